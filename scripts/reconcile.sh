@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Counts business rows, outbox rows, records and distinct event ids for itself, and compares them with what is expected.
+#
+#   scripts/reconcile.sh [B/O/R/E]      5/5/8/5 unless given
+#
+# It does not ask `outbox-lab reconcile`: a lab that judged its own counting would prove nothing. The records come from
+# `consume` and are counted by the shell's tools; the rows are counted by sqlite3 where it is installed, else taken from
+# `verify`. Exit codes: 0 as expected; 1 not; 2 usage; otherwise that of the command that failed.
+set -euo pipefail
+
+expected=${1:-5/5/8/5}
+case $expected in
+  */*/*/*/* | *[!0-9/]* | /* | */ | *//*) valid=no ;;
+  */*/*/*) valid=yes ;;
+  *) valid=no ;;
+esac
+if [ "$valid" = no ]; then
+  echo "reconcile.sh: usage: scripts/reconcile.sh [B/O/R/E], four numbers as in 5/5/8/5" >&2
+  exit 2
+fi
+
+scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+lab=${OUTBOX_LAB_BIN:-$scripts/../target/release/outbox-lab}
+db=${OUTBOX_LAB_DB:-${OUTBOX_LAB_DIR:-.lab}/outbox.db}
+
+# Both are read whole before anything is counted, so that a failure ends this script and is not counted as 0.
+counts=$("$lab" verify)
+records=$("$lab" consume)
+
+if command -v sqlite3 >/dev/null 2>&1; then
+  business=$(sqlite3 -readonly "$db" 'SELECT count(*) FROM business_loan')
+  outbox=$(sqlite3 -readonly "$db" 'SELECT count(*) FROM outbox')
+else
+  business=$(sed -n 's/.*business_loan=\([0-9]*\).*/\1/p' <<<"$counts")
+  outbox=$(sed -n 's/.* outbox=\([0-9]*\).*/\1/p' <<<"$counts")
+fi
+
+# The key, which is the event id, stands before the first comma.
+ids=$(sed -n 's/,.*//p' <<<"$records")
+lines() { grep -c . || true; }
+total=$(lines <<<"$ids")
+distinct=$(sort -u <<<"$ids" | lines)
+
+echo "business rows       $business"
+echo "outbox rows         $outbox"
+echo "Kafka records       $total"
+echo "distinct event ids  $distinct"
+sort <<<"$ids" | uniq -c | while read -r times id; do
+  if [ "$times" -gt 1 ]; then
+    echo "more than once      $id x$times"
+  fi
+done
+
+found=$business/$outbox/$total/$distinct
+if [ "$found" != "$expected" ]; then
+  echo "MISMATCH: expected $expected, found $found"
+  exit 1
+fi
+echo "RECONCILED: $found"

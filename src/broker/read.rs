@@ -1,0 +1,175 @@
+//! Reads a topic to its end: partition by partition, in offset order, up to the high watermarks that were
+//! there when the reading began.
+
+use std::mem::ManuallyDrop;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+use super::{ANSWER_TIMEOUT, Incarnation, Reports, client_config, create, embedded, no_answer, reason, servers, topic};
+use crate::event::Record;
+use crate::lab::Lab;
+
+/// A reading that brings nothing for so long has ended short.
+const SILENCE: Duration = Duration::from_secs(10);
+
+impl ConsumerContext for Reports {}
+
+/// How a reading ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Every record up to the high watermarks was read.
+    Whole,
+    /// The broker has dropped the oldest records of a partition: its log begins above 0.
+    Truncated { partition: i32, first: i64 },
+    /// The records stopped coming before the end.
+    Short { partition: i32, read_to: i64, end: i64 },
+}
+
+/// A topic that exists, ready to be read.
+pub struct Reader {
+    /// Never dropped: closing it takes 100 ms, and the process ends anyway.
+    consumer: ManuallyDrop<BaseConsumer<Reports>>,
+    topic: String,
+    partitions: Vec<i32>,
+    incarnation: Incarnation,
+}
+
+impl Reader {
+    /// Finds the lab's topic; `None` where there is no such topic, or no embedded broker that could have one.
+    /// It starts no broker and makes no topic.
+    ///
+    /// # Errors
+    /// No Kafka answers, or a setting is refused.
+    pub fn find(lab: &Lab) -> Result<Option<Self>> {
+        let embedded = match &lab.kafka {
+            Some(_) => None,
+            None => match embedded::find(lab)? {
+                Some(broker) => Some(broker),
+                None => return Ok(None),
+            },
+        };
+        let servers = servers(lab, embedded.as_ref());
+        let mut settings = vec![
+            // The client does not assign without a group's name; nothing is ever committed under it.
+            ("group.id", "outbox-lab"),
+            ("enable.auto.commit", "false"),
+            // The default would jump over a truncated log to its end and read it as empty.
+            ("auto.offset.reset", "error"),
+            // The end of a partition is its high watermark; only where the last offsets hold no record (a
+            // transaction's) is this event the way out.
+            ("enable.partition.eof", "true"),
+        ];
+        if embedded.is_some() {
+            // The embedded broker lets an empty fetch wait the whole time, even when records come.
+            settings.extend([("fetch.wait.max.ms", "1"), ("fetch.error.backoff.ms", "1")]);
+        }
+        let config = client_config(lab, servers, &settings);
+        let consumer = ManuallyDrop::new(create::<_, BaseConsumer<_>>(&config, Reports::default())?);
+        let metadata = consumer.fetch_metadata(Some(&lab.topic), ANSWER_TIMEOUT).map_err(|error| {
+            // What the client has to complain about waits in its queue.
+            consumer.poll(Duration::ZERO);
+            no_answer(servers, &(reason(&error) + &consumer.context().complaint()))
+        })?;
+        let partitions: Vec<i32> = metadata
+            .topics()
+            .iter()
+            .filter(|found| found.name() == lab.topic)
+            .flat_map(|found| found.partitions().iter().map(|partition| partition.id()))
+            .collect();
+        if partitions.is_empty() {
+            return Ok(None);
+        }
+        let incarnation = match &embedded {
+            Some(broker) => broker.incarnation(&lab.topic),
+            None => topic::incarnation(lab, &topic::cluster_id(consumer.client(), servers)?),
+        };
+        Ok(Some(Self { consumer, topic: lab.topic.clone(), partitions, incarnation }))
+    }
+
+    /// The topic that is read.
+    pub fn incarnation(&self) -> &Incarnation {
+        &self.incarnation
+    }
+
+    /// Reads everything and hands over each record. What lies behind a truncated beginning is handed over,
+    /// too; the ending says that it is not all.
+    ///
+    /// # Errors
+    /// The broker stops answering, or `each` fails.
+    pub fn read(&self, mut each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
+        let mut ending = Ending::Whole;
+        for &partition in &self.partitions {
+            let (first, end) = self
+                .consumer
+                .fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT)
+                .map_err(|error| no_answer(&self.incarnation.to_string(), &reason(&error)))?;
+            if first > 0 && ending == Ending::Whole {
+                ending = Ending::Truncated { partition, first };
+            }
+            let read_to = self.read_partition(partition, first, end, &mut each)?;
+            if read_to < end {
+                return Ok(Ending::Short { partition, read_to, end });
+            }
+        }
+        Ok(ending)
+    }
+
+    /// Reads the offsets `first..end`, and returns the offset that would come next.
+    fn read_partition(
+        &self,
+        partition: i32,
+        first: i64,
+        end: i64,
+        each: &mut impl FnMut(Record) -> Result<()>,
+    ) -> Result<i64> {
+        if first >= end {
+            return Ok(end);
+        }
+        let mut assignment = TopicPartitionList::new();
+        // By number: `Offset::Beginning` costs a look-up of half a second.
+        assignment.add_partition_offset(&self.topic, partition, Offset::Offset(first))?;
+        self.consumer.assign(&assignment)?;
+        let mut next = first;
+        let mut deadline = Instant::now() + SILENCE;
+        while next < end {
+            match self.consumer.poll(Duration::from_millis(100)) {
+                Some(Ok(message)) if message.partition() == partition => {
+                    // Another process may be sending: what came after the beginning is not ours to read.
+                    if message.offset() < end {
+                        next = message.offset() + 1;
+                        each(record(&message))?;
+                        deadline = Instant::now() + SILENCE;
+                    } else {
+                        next = end;
+                    }
+                }
+                Some(Err(KafkaError::PartitionEOF(at))) if at == partition => next = end,
+                Some(Err(error)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AutoOffsetReset) => break,
+                // Anything else passes, or the silence ends the reading.
+                Some(_) | None => {}
+            }
+            if Instant::now() > deadline {
+                break;
+            }
+        }
+        Ok(next)
+    }
+}
+
+fn record(message: &BorrowedMessage<'_>) -> Record {
+    let headers = message.headers().map(|headers| {
+        headers.iter().map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect()
+    });
+    Record {
+        partition: message.partition(),
+        offset: message.offset(),
+        key: message.key().map(<[u8]>::to_vec),
+        headers: headers.unwrap_or_default(),
+        payload: message.payload().map(<[u8]>::to_vec),
+    }
+}

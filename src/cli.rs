@@ -1,0 +1,164 @@
+//! The command line: declared here, and nothing else done.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::crash::HoldAt;
+
+/// What a clap help ends with.
+const AFTER_HELP: &str = "\
+Exit codes: 0 done, and what was expected; 1 done, and not what was expected; 2 usage; 3 inconclusive;
+4 the lab itself could not do it.
+
+The embedded broker speaks to clients built on librdkafka (kcat, confluent-kafka). Java clients and
+kafka-python 3 find no topic on it: for those, bring up a real Kafka with scripts/kafka.sh.";
+
+/// A crash-injection lab for dual-write failure: a process writes to SQLite and to Kafka, dies by kill -9 between the
+/// two, and everything that is left is counted
+#[derive(Parser)]
+#[command(name = "outbox-lab", version, after_help = AFTER_HELP, subcommand_required = true)]
+pub struct Cli {
+    /// Where the lab is.
+    #[command(flatten)]
+    pub place: Place,
+    /// One JSON object per line on standard output in place of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Where the lab is: the options that every command takes.
+#[derive(Args)]
+pub struct Place {
+    /// The lab directory: database, embedded broker, records of runs
+    #[arg(long, global = true, value_name = "DIR", env = "OUTBOX_LAB_DIR", default_value = ".lab")]
+    pub dir: PathBuf,
+    /// The business database [default: DIR/outbox.db]
+    #[arg(long, global = true, value_name = "PATH", env = "OUTBOX_LAB_DB")]
+    pub db: Option<PathBuf>,
+    /// A real Kafka, HOST:PORT[,…] [default: the embedded broker]
+    #[arg(long, global = true, value_name = "SERVERS", env = "KAFKA_BOOTSTRAP", value_parser = servers)]
+    pub bootstrap: Option<String>,
+    /// The topic
+    #[arg(long, global = true, value_name = "NAME", env = "OUTBOX_LAB_TOPIC", default_value = "v2c7.outbox", value_parser = topic)]
+    pub topic: String,
+    /// A librdkafka property; may be repeated
+    #[arg(short = 'X', global = true, value_name = "KEY=VALUE", value_parser = property)]
+    pub properties: Vec<(String, String)>,
+}
+
+/// The option that stops a process at a crash point.
+#[derive(Args)]
+pub struct Holds {
+    /// Hold at a crash point, at its NTH passage (1 if not given), and wait for kill -9; may be repeated
+    #[arg(long, value_name = "POINT[@NTH]")]
+    pub hold_at: Vec<HoldAt>,
+}
+
+/// How many.
+#[derive(Args)]
+pub struct Amount {
+    /// How many, 1 to 1000000
+    #[arg(value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub n: u32,
+    /// Where to hold.
+    #[command(flatten)]
+    pub holds: Holds,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// An empty schema and a fresh topic whose offsets start at 0
+    Reset(Holds),
+    /// The counter-example: commit one loan, then send its event, with no outbox
+    Naive(Holds),
+    /// naive, held after the commit and before the send
+    NaiveHold(Holds),
+    /// N transactions, each of one loan and its outbox row
+    Write(Amount),
+    /// write, held after the last commit
+    WriteHold(Amount),
+    /// The shared fate: a new loan and an event id that exists already, in one transaction
+    Rollback(Holds),
+    /// The book's relay: send up to N pending rows in id order, each acknowledged, then marked
+    Publish {
+        /// How many, and where to hold.
+        #[command(flatten)]
+        amount: Amount,
+        /// The wrong order, to see what it loses: mark each row before it is sent
+        #[arg(long)]
+        mark_first: bool,
+    },
+    /// publish with all marks put off, held after the acknowledgements and before the marks
+    PublishHold(Amount),
+    /// The four counts, from the database alone
+    Verify(Holds),
+    /// The whole topic as key,payload lines, partition by partition in offset order
+    Consume,
+    /// Database against topic: counts, duplicates, orphan rows, phantom events, lost events
+    Reconcile {
+        /// Business rows, outbox rows, records and distinct event ids to find, as in 5/5/8/5
+        #[arg(long, value_name = "B/O/R/E", value_parser = four)]
+        expect: Option<[u64; 4]>,
+    },
+    /// The embedded broker
+    #[command(subcommand, subcommand_required = true)]
+    Broker(Broker),
+    /// Give back what this lab holds outside its directory: end the embedded broker, or delete the topics that it
+    /// made on a real Kafka
+    Clean,
+}
+
+/// The embedded broker's own commands.
+#[derive(Subcommand)]
+pub enum Broker {
+    /// Start it, if it is not running, and say where it is
+    Start,
+    /// End it; its records go with it
+    Stop,
+    /// Say whether it is running, and where
+    Status,
+    /// Be the broker: what `start` runs in a process of its own
+    #[command(hide = true)]
+    Serve {
+        /// Leave after so many seconds without a lab command
+        #[arg(long, default_value_t = 24 * 60 * 60)]
+        idle: u64,
+    },
+}
+
+fn topic(name: &str) -> Result<String, String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if (1..=249).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".." {
+        return Ok(name.to_owned());
+    }
+    Err("a topic name is 1 to 249 letters, digits, dots, underscores and dashes, and neither . nor ..".to_owned())
+}
+
+fn servers(list: &str) -> Result<String, String> {
+    let legal = |server: &str| {
+        let (host, port) = server.rsplit_once(':')?;
+        (!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
+    };
+    if list.is_empty() || list.split(',').all(|server| legal(server).is_some()) {
+        return Ok(list.to_owned());
+    }
+    Err("write HOST:PORT, as in 127.0.0.1:9092, with commas between several".to_owned())
+}
+
+fn property(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, as in -X security.protocol=SSL")?;
+    if matches!(key, "bootstrap.servers" | "metadata.broker.list") {
+        return Err("name the servers by --bootstrap".to_owned());
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn four(text: &str) -> Result<[u64; 4], String> {
+    let numbers: Option<Vec<u64>> = text.split('/').map(|number| number.parse().ok()).collect();
+    numbers.and_then(|numbers| numbers.try_into().ok()).ok_or_else(|| "write four numbers, as in 5/5/8/5".to_owned())
+}

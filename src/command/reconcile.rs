@@ -1,0 +1,65 @@
+//! `reconcile`: database against topic, every discrepancy by its ids, and the sum explained.
+
+use anyhow::Result;
+
+use super::topic::{records_gone, whole};
+use crate::broker::Reader;
+use crate::failure::{Exit, Failure};
+use crate::lab::Lab;
+use crate::output::{Line, Output, hint};
+use crate::reconcile::Reconciliation;
+use crate::store::Store;
+
+pub(super) fn run(lab: &Lab, expect: Option<[u64; 4]>, out: &Output) -> Result<Exit> {
+    let _alive = lab.enter()?;
+    let mut store = Store::open(&lab.db)?;
+    let before = store.data_version()?;
+    let (loans, outbox) = store.snapshot()?;
+    let mut records = Vec::new();
+    let reader = Reader::find(lab)?;
+    if let Some(gone) = records_gone(&store.topic_note()?, reader.as_ref().map(Reader::incarnation), lab) {
+        return Err(gone);
+    }
+    match reader {
+        Some(reader) => whole(&reader.read(|record| {
+            records.push(record);
+            Ok(())
+        })?)?,
+        None => hint(&format!("there is no topic {} yet: it counts as empty", lab.topic)),
+    }
+    if store.data_version()? != before {
+        return Err(Failure::inconclusive(
+            "the database changed while the topic was read: the two were not counted at one moment",
+            "let the command that is at work end, then type reconcile again",
+        ));
+    }
+    if loans.is_empty() && outbox.is_empty() && records.is_empty() {
+        return Err(Failure::inconclusive(
+            "there is nothing to compare: no loan, no outbox row, no record",
+            "write and publish first: outbox-lab write 5, outbox-lab publish 5",
+        ));
+    }
+    report(&Reconciliation::of(&loans, &outbox, &records), expect, out)
+}
+
+fn report(found: &Reconciliation, expect: Option<[u64; 4]>, out: &Output) -> Result<Exit> {
+    out.many(&Line::Reconciled(found))?;
+    for finding in &found.findings {
+        out.many(&Line::Finding(finding))?;
+    }
+    let without_event_id = found.foreign();
+    out.many(&Line::Sum {
+        records: found.records,
+        events: found.distinct_event_ids,
+        redelivered: found.records - found.distinct_event_ids - without_event_id,
+        without_event_id,
+    })?;
+    let mut exit = Exit::Done;
+    if let Some(expected) = expect {
+        let met = found.meets(expected);
+        out.many(&Line::Expectation { expected, found: found.four(), met })?;
+        exit = if met { Exit::Done } else { Exit::Unexpected };
+    }
+    out.flush()?;
+    Ok(exit)
+}

@@ -1,0 +1,93 @@
+//! The nouns: a loan, the event that tells of it, and the record that an event becomes in Kafka.
+
+use serde::Serialize;
+
+/// The business entity of the book: one copy of a book lent to one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loan {
+    /// `L-1001` and so on; the aggregate id.
+    pub loan_id: String,
+    /// `B-101` goes with `L-1001`, as in the book.
+    pub book_id: String,
+    /// Who borrowed it. The book prints none, so the lab gives one member to each loan.
+    pub member_id: String,
+    number: i64,
+}
+
+impl Loan {
+    /// The loan with this number: 1001 is the first that the book writes.
+    pub fn numbered(number: i64) -> Self {
+        Self {
+            loan_id: format!("L-{number}"),
+            book_id: format!("B-{}", number - 900),
+            member_id: format!("M-{}", number - 900),
+            number,
+        }
+    }
+
+    /// The fact that this loan was made. The event bears the loan's number, so that an event id is free
+    /// exactly when its loan id is.
+    pub fn created(&self) -> Event {
+        let event_id = format!("evt-{}", self.number);
+        // Byte for byte the book's payload. The three ids are the lab's own and hold nothing to escape.
+        let payload = format!(r#"{{"eventId":"{event_id}","loanId":"{}","bookId":"{}"}}"#, self.loan_id, self.book_id);
+        Event { event_id, aggregate_id: self.loan_id.clone(), payload }
+    }
+}
+
+/// An immutable fact about a loan. `event_id` is unique and is what a consumer removes duplicates by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// `evt-1001` and so on; the record's key and its header `id`.
+    pub event_id: String,
+    /// The loan that it tells of.
+    pub aggregate_id: String,
+    /// The book's JSON.
+    pub payload: String,
+}
+
+/// The kind of event that the lab writes, as in the book's topic `library.loan.created`.
+pub const EVENT_TYPE: &str = "library.loan.created";
+
+/// The header that carries the event id, whatever the key is (Debezium's outbox event router has the same).
+pub const ID_HEADER: &str = "id";
+
+/// An event as it lies in Kafka. Other programs may have written it, so nothing in it is sure to be there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The partition, from 0.
+    pub partition: i32,
+    /// The offset in that partition. Offsets are not a count: a transaction's control records take some.
+    pub offset: i64,
+    /// The key as it was sent.
+    pub key: Option<Vec<u8>>,
+    /// The headers, in order.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    /// The value; `None` is a tombstone.
+    pub payload: Option<Vec<u8>>,
+}
+
+impl Record {
+    /// The event that this record is a copy of: by its header `id`, or else by its key. `None` for a record
+    /// that the lab cannot have sent.
+    pub fn event_id(&self) -> Option<&str> {
+        let header = self.headers.iter().find(|(name, _)| name == ID_HEADER);
+        let bytes = header.and_then(|(_, value)| value.as_deref()).or(self.key.as_deref())?;
+        std::str::from_utf8(bytes).ok()
+    }
+
+    /// The loan that the payload names, if it is the book's JSON.
+    pub fn loan_id(&self) -> Option<String> {
+        let json: serde_json::Value = serde_json::from_slice(self.payload.as_deref()?).ok()?;
+        Some(json.get("loanId")?.as_str()?.to_owned())
+    }
+}
+
+/// Where an acknowledged record lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Position {
+    /// The partition, from 0.
+    pub partition: i32,
+    /// The offset in that partition.
+    pub offset: i64,
+}

@@ -1,0 +1,37 @@
+//! outbox-lab: what is left in a database and in Kafka when a process that writes to both is killed between
+//! the two. Every crash is a real `kill -9` of a real process, and every count is taken afterwards.
+
+mod broker;
+mod cli;
+mod command;
+mod crash;
+mod event;
+mod failure;
+mod lab;
+mod lock;
+mod output;
+mod reconcile;
+mod relay;
+mod store;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+use crate::lab::Lab;
+use crate::output::hint;
+
+fn main() {
+    crash::prepare();
+    let cli = Cli::parse();
+    let lab = Lab::new(&cli.place);
+    let exit = command::run(&cli, &lab).unwrap_or_else(|error| {
+        let failure = Failure::explain(error, &lab);
+        if !failure.is_silent() {
+            hint(&failure.to_string());
+        }
+        failure.exit
+    });
+    // At once, without returning: the Kafka client's threads would take 100 ms to be joined.
+    std::process::exit(exit as i32);
+}

@@ -1,0 +1,255 @@
+//! The one place where commands print: each line is one value, which is either the text that the book
+//! shows or one JSON object, so that the two cannot drift apart.
+//!
+//! Nothing that goes to standard output holds a pid, a time or a random id.
+
+use std::cell::RefCell;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::event::{Position, Record};
+use crate::failure::Failure;
+use crate::reconcile::{Counts, Finding, Reconciliation};
+
+/// A hint, a warning or an error, on standard error.
+pub fn hint(text: &str) {
+    // Where standard error is closed there is nobody to tell.
+    let _ = writeln!(io::stderr(), "outbox-lab: {text}");
+}
+
+/// Standard output, as text or as JSON lines.
+pub struct Output {
+    json: bool,
+    out: RefCell<BufWriter<io::Stdout>>,
+}
+
+impl Output {
+    /// Text, or one JSON object a line.
+    pub fn new(json: bool) -> Self {
+        Self { json, out: RefCell::new(BufWriter::new(io::stdout())) }
+    }
+
+    /// Prints a line and sees it out: whoever reads it knows that what it says has happened.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn line(&self, line: &Line) -> Result<()> {
+        self.many(line)?;
+        self.flush()
+    }
+
+    /// Prints one of many lines of a command that only reads; [`Output::flush`] sees the last ones out.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn many(&self, line: &Line) -> Result<()> {
+        let mut out = self.out.borrow_mut();
+        let written = if self.json {
+            serde_json::to_vec(line).map_err(io::Error::from).and_then(|bytes| out.write_all(&bytes))
+        } else {
+            line.write_text(&mut *out)
+        };
+        written.and_then(|()| out.write_all(b"\n")).map_err(output_failure)
+    }
+
+    /// Sees out what has been printed.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn flush(&self) -> Result<()> {
+        self.out.borrow_mut().flush().map_err(output_failure)
+    }
+}
+
+fn output_failure(error: io::Error) -> anyhow::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::output_closed();
+    }
+    Failure::failed(
+        format!("standard output cannot be written ({error}); the command stopped there"),
+        "give it somewhere to write, and look at `outbox-lab verify`: what was committed or marked before is there",
+    )
+}
+
+/// What a command has to say: one line of standard output. Texts are the book's (7.1), to the letter, where
+/// the book prints them.
+#[derive(Serialize)]
+#[serde(tag = "line", rename_all = "kebab-case")]
+pub enum Line<'a> {
+    /// A process is held at a crash point that was asked for by `--hold-at`.
+    Hold { command: &'static str, at: String },
+    /// reset is done.
+    SchemaReady {
+        #[serde(serialize_with = "path_text")]
+        db: &'a Path,
+    },
+    /// naive: the loan is committed.
+    NaiveCommitted { loan: &'a str },
+    /// naive-hold: held between the commit and the send.
+    NaiveHold { loan: &'a str },
+    /// naive: the event is acknowledged.
+    NaiveSent {
+        key: &'a str,
+        #[serde(flatten)]
+        at: Position,
+    },
+    /// write: a loan and its outbox row are committed.
+    Written { i: u32, loan: &'a str, event: &'a str, business: u64, outbox: u64 },
+    /// write-hold: held after the last commit.
+    WriteHold,
+    /// rollback: the outbox row was refused. `code` is SQLite's extended result code.
+    OutboxRefused { code: i32, reason: &'a str },
+    /// rollback: whether the loan of the same transaction is there.
+    LoanPresent { loan: &'a str, present: bool },
+    /// publish-hold: a row is sent and acknowledged, and not marked.
+    Sent {
+        outbox_id: i64,
+        key: &'a str,
+        #[serde(flatten)]
+        at: Position,
+    },
+    /// publish-hold: held between the acknowledgements and the marks.
+    PublishHold { sent: u32 },
+    /// publish-hold, let go on: a row is marked; `marked` counts the rows marked by this process.
+    Marked { outbox_id: i64, key: &'a str, marked: u32 },
+    /// publish: a row is sent, acknowledged and marked; `marked` counts the rows marked by this process.
+    Published {
+        outbox_id: i64,
+        key: &'a str,
+        #[serde(flatten)]
+        at: Position,
+        marked: u32,
+    },
+    /// The relay is done.
+    RelayDone { command: &'static str, sent: u32, marked: u32, unpublished_left: u64 },
+    /// verify: the four counts.
+    Verified(Counts),
+    /// consume: a record. A key or payload that is not UTF-8 is printed as it is, and in JSON with U+FFFD.
+    #[serde(serialize_with = "record_json")]
+    Record(&'a Record),
+    /// reconcile: what was counted on both sides.
+    Reconciled(&'a Reconciliation),
+    /// reconcile: one discrepancy.
+    Finding(&'a Finding),
+    /// reconcile: the records explained by the events.
+    Sum { records: u64, events: u64, redelivered: u64, without_event_id: u64 },
+    /// reconcile: how it compares with `--expect`.
+    Expectation { expected: [u64; 4], found: [u64; 4], met: bool },
+    /// broker start and status: where the embedded broker is. Its address is the one thing that is not the
+    /// same in every run, and what is asked for.
+    BrokerUp { bootstrap: &'a str },
+    /// broker status: none is running.
+    BrokerDown,
+    /// broker stop: it has ended.
+    BrokerStopped,
+    /// clean: a topic that this lab directory made is deleted.
+    TopicDeleted { topic: &'a str },
+}
+
+impl Line<'_> {
+    fn write_text(&self, w: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Self::Hold { command, at } => write!(w, "[{command}] HOLD at {at}; kill -9 me"),
+            Self::SchemaReady { db } => {
+                w.write_all(b"[reset] schema ready db=")?;
+                w.write_all(db.as_os_str().as_bytes())
+            }
+            Self::NaiveCommitted { loan } => write!(w, "[naive] business row {loan} committed"),
+            Self::NaiveHold { loan } => {
+                write!(w, "[naive] business row {loan} committed; HOLD before send; kill -9 me")
+            }
+            Self::NaiveSent { key, at } => {
+                write!(w, "[naive] sent key={key} partition={} offset={}", at.partition, at.offset)
+            }
+            Self::Written { i, loan, event, business, outbox } => {
+                write!(w, "[write] txn i={i} loan={loan} event={event} committed business={business} outbox={outbox}")
+            }
+            Self::WriteHold => write!(w, "[write] committed all, HOLD before publish; kill -9 me"),
+            Self::OutboxRefused { code, reason } => write!(w, "[rollback] outbox insert failed: {code} {reason}"),
+            Self::LoanPresent { loan, present } => write!(w, "[rollback] business_loan has {loan} = {present}"),
+            Self::Sent { outbox_id, key, at } => {
+                write!(w, "[send] outboxId={outbox_id} key={key} partition={} offset={}", at.partition, at.offset)
+            }
+            Self::PublishHold { sent } => {
+                write!(w, "[publish-hold] sent={sent}, NOT marked published; HOLD before mark; kill -9 me")
+            }
+            Self::Marked { outbox_id, key, marked } => {
+                write!(w, "[publish-hold] outboxId={outbox_id} key={key} marked={marked}")
+            }
+            Self::Published { outbox_id, key, at, marked } => {
+                write!(w, "[publish] outboxId={outbox_id} key={key} offset={} marked={marked}", at.offset)
+            }
+            Self::RelayDone { command, sent, marked, unpublished_left } => {
+                write!(w, "[{command}] sent={sent} marked={marked} unpublished-left={unpublished_left}")
+            }
+            Self::Verified(counts) => write!(
+                w,
+                "[verify] business_loan={} outbox={} published={} unpublished={}",
+                counts.business_loan, counts.outbox, counts.published, counts.unpublished
+            ),
+            Self::Record(record) => {
+                w.write_all(record.key.as_deref().unwrap_or(b"null"))?;
+                w.write_all(b",")?;
+                w.write_all(record.payload.as_deref().unwrap_or(b"null"))
+            }
+            Self::Reconciled(found) => write!(
+                w,
+                "[reconcile] business_loan={} outbox={} published={} records={} distinct_event_ids={}",
+                found.counts.business_loan,
+                found.counts.outbox,
+                found.counts.published,
+                found.records,
+                found.distinct_event_ids
+            ),
+            Self::Finding(finding) => write!(w, "[reconcile] {finding}"),
+            Self::Sum { records, events, redelivered, without_event_id } => {
+                write!(w, "[reconcile] {records} records = {events} events + {redelivered} redelivered")?;
+                match without_event_id {
+                    0 => Ok(()),
+                    n => write!(w, " + {n} without an event id"),
+                }
+            }
+            Self::Expectation { expected, found, met } => {
+                let slashes = |four: &[u64; 4]| four.map(|n| n.to_string()).join("/");
+                match met {
+                    true => write!(w, "[reconcile] {} as expected", slashes(found)),
+                    false => write!(w, "[reconcile] expected {}, found {}", slashes(expected), slashes(found)),
+                }
+            }
+            Self::BrokerUp { bootstrap } => write!(w, "[broker] up {bootstrap}"),
+            Self::BrokerDown => write!(w, "[broker] down"),
+            Self::BrokerStopped => write!(w, "[broker] stopped"),
+            Self::TopicDeleted { topic } => write!(w, "[clean] topic deleted {topic}"),
+        }
+    }
+}
+
+fn path_text<S: serde::Serializer>(path: &Path, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(&path.to_string_lossy())
+}
+
+/// The JSON shape of a record.
+#[derive(Serialize)]
+struct RecordJson<'a> {
+    partition: i32,
+    offset: i64,
+    key: Option<String>,
+    headers: Vec<(&'a str, Option<String>)>,
+    payload: Option<String>,
+}
+
+fn record_json<S: serde::Serializer>(record: &&Record, s: S) -> Result<S::Ok, S::Error> {
+    let text = |bytes: &Option<Vec<u8>>| bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    RecordJson {
+        partition: record.partition,
+        offset: record.offset,
+        key: text(&record.key),
+        headers: record.headers.iter().map(|(name, value)| (name.as_str(), text(value))).collect(),
+        payload: text(&record.payload),
+    }
+    .serialize(s)
+}

@@ -1,0 +1,271 @@
+//! The business database: loans, and the outbox that shares their transaction. It knows nothing of Kafka;
+//! that gap is the lesson.
+
+mod file;
+mod number;
+
+use std::path::Path;
+
+use anyhow::Result;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+
+pub use self::number::Family;
+use crate::event::{EVENT_TYPE, Event, Loan};
+use crate::reconcile::{Counts, OutboxRow};
+
+const TOPIC_NOTE: &str = "topic";
+const RESET_NOTE: &str = "reset under way";
+
+/// A lab database, open.
+pub struct Store {
+    db: Connection,
+}
+
+/// An outbox row that waits for the relay.
+#[derive(Clone, Debug)]
+pub struct PendingRow {
+    /// The row's id, in the order of the inserts.
+    pub id: i64,
+    /// What is to be sent.
+    pub event: Event,
+}
+
+/// What the database notes about the topic that its events went to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopicNote {
+    /// Nothing was sent yet.
+    None,
+    /// A reset began and did not end.
+    ResetUnderWay,
+    /// This very topic: see `broker::Incarnation`.
+    SentTo(String),
+}
+
+/// Why an insert into the outbox was refused, in SQLite's own words.
+#[derive(Debug)]
+pub struct Refusal {
+    /// SQLite's extended result code; 2067 is a unique constraint.
+    pub code: i32,
+    /// SQLite's message.
+    pub reason: String,
+}
+
+impl Store {
+    /// Opens the lab database at `path`, and makes it where nothing is.
+    ///
+    /// # Errors
+    /// Something is there that is not a lab database; it is left as it was.
+    pub fn make(path: &Path) -> Result<Self> {
+        Ok(Self { db: file::make(path)? })
+    }
+
+    /// Opens the lab database at `path`.
+    ///
+    /// # Errors
+    /// None is there, or something that is not one.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self { db: file::open(path)? })
+    }
+
+    /// The write transaction in which a loan and its event stand or fall together. `BEGIN IMMEDIATE`: a
+    /// deferred one that turns to writing fails at once when another has written, whatever the timeout.
+    ///
+    /// # Errors
+    /// The database stays locked for longer than the busy timeout.
+    pub fn begin(&mut self) -> Result<Txn<'_>> {
+        Ok(Txn { txn: self.db.transaction_with_behavior(TransactionBehavior::Immediate)? })
+    }
+
+    /// The four counts, of one moment.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn counts(&self) -> Result<Counts> {
+        let sql = "SELECT (SELECT count(*) FROM business_loan), (SELECT count(*) FROM outbox),
+                          (SELECT count(*) FROM outbox WHERE published = 0)";
+        Ok(self.db.query_row(sql, (), |row| {
+            let (business_loan, outbox, unpublished) = (count(row, 0)?, count(row, 1)?, count(row, 2)?);
+            Ok(Counts { business_loan, outbox, published: outbox - unpublished, unpublished })
+        })?)
+    }
+
+    /// A number that changes when another connection has committed since it was last asked for.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn data_version(&self) -> Result<i64> {
+        Ok(self.db.query_row("PRAGMA data_version", (), |row| row.get(0))?)
+    }
+
+    /// Up to `limit` pending rows behind `after` in id order, read out whole: no statement stays open while
+    /// Kafka is waited for.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn pending(&self, after: i64, limit: u32) -> Result<Vec<PendingRow>> {
+        // "published = 0" as the partial index has it: with another wording SQLite would scan the table.
+        let sql = "SELECT id, event_id, aggregate_id, payload FROM outbox
+                   WHERE published = 0 AND id > ?1 ORDER BY id LIMIT ?2";
+        let mut query = self.db.prepare_cached(sql)?;
+        let rows = query.query_map((after, limit), |row| {
+            let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
+            Ok(PendingRow { id: row.get(0)?, event })
+        })?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Records a row as published, in a transaction of its own: the send and the mark can never be one.
+    ///
+    /// # Errors
+    /// The database stays locked for longer than the busy timeout.
+    pub fn mark(&self, id: i64) -> rusqlite::Result<()> {
+        self.db.prepare_cached("UPDATE outbox SET published = 1 WHERE id = ?1")?.execute([id]).map(|_| ())
+    }
+
+    /// Is this loan committed?
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn has_loan(&self, loan_id: &str) -> Result<bool> {
+        let sql = "SELECT count(*) FROM business_loan WHERE loan_id = ?1";
+        Ok(self.db.query_row(sql, [loan_id], |row| row.get::<_, i64>(0))? > 0)
+    }
+
+    /// The event of the oldest outbox row.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn first_event_id(&self) -> Result<Option<String>> {
+        let sql = "SELECT event_id FROM outbox ORDER BY id LIMIT 1";
+        Ok(self.db.query_row(sql, (), |row| row.get(0)).optional()?)
+    }
+
+    /// Every loan id and every outbox row, of one moment, in the order in which they were written.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn snapshot(&mut self) -> Result<(Vec<String>, Vec<OutboxRow>)> {
+        let txn = self.db.transaction()?;
+        let loans = txn
+            .prepare("SELECT loan_id FROM business_loan ORDER BY rowid")?
+            .query_map((), |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        let outbox = txn
+            .prepare("SELECT event_id, aggregate_id, published FROM outbox ORDER BY id")?
+            .query_map((), |row| {
+                Ok(OutboxRow { event_id: row.get(0)?, aggregate_id: row.get(1)?, published: row.get(2)? })
+            })?
+            .collect::<rusqlite::Result<_>>()?;
+        Ok((loans, outbox))
+    }
+
+    /// What is noted about the topic.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn topic_note(&self) -> Result<TopicNote> {
+        let note = |name: &str| -> rusqlite::Result<Option<String>> {
+            self.db.query_row("SELECT value FROM lab_note WHERE name = ?1", [name], |row| row.get(0)).optional()
+        };
+        if note(RESET_NOTE)?.is_some() {
+            return Ok(TopicNote::ResetUnderWay);
+        }
+        Ok(note(TOPIC_NOTE)?.map_or(TopicNote::None, TopicNote::SentTo))
+    }
+
+    /// Notes where the first event is about to go; a note that is there stays.
+    ///
+    /// # Errors
+    /// The database stays locked for longer than the busy timeout.
+    pub fn note_topic(&self, incarnation: &str) -> Result<()> {
+        let sql = "INSERT INTO lab_note (name, value) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+        self.db.execute(sql, (TOPIC_NOTE, incarnation))?;
+        Ok(())
+    }
+
+    /// Notes that a reset has begun: from here on the rows and the topic need not belong together.
+    ///
+    /// # Errors
+    /// The database stays locked for longer than the busy timeout.
+    pub fn begin_reset(&self) -> Result<()> {
+        let sql = "INSERT INTO lab_note (name, value) VALUES (?1, '') ON CONFLICT DO NOTHING";
+        self.db.execute(sql, [RESET_NOTE])?;
+        Ok(())
+    }
+
+    /// Empties the schema and notes the fresh topic, in one transaction.
+    ///
+    /// # Errors
+    /// The database stays locked for longer than the busy timeout.
+    pub fn finish_reset(&mut self, incarnation: &str) -> Result<()> {
+        let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        file::empty(&txn)?;
+        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, ?2)", (TOPIC_NOTE, incarnation))?;
+        txn.commit()?;
+        Ok(())
+    }
+}
+
+/// The one transaction. Dropped without [`Txn::commit`], it leaves nothing.
+pub struct Txn<'a> {
+    txn: Transaction<'a>,
+}
+
+impl Txn<'_> {
+    /// The next loan of a family whose number was never committed.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn next_loan(&self, family: Family) -> Result<Loan> {
+        Ok(Loan::numbered(number::next(&self.txn, family)?))
+    }
+
+    /// The business row.
+    ///
+    /// # Errors
+    /// SQLite refuses it.
+    pub fn insert_loan(&self, loan: &Loan) -> Result<()> {
+        let sql = "INSERT INTO business_loan (loan_id, book_id, member_id, status) VALUES (?1, ?2, ?3, 'BORROWED')";
+        self.txn.prepare_cached(sql)?.execute((&loan.loan_id, &loan.book_id, &loan.member_id))?;
+        Ok(())
+    }
+
+    /// The outbox row: the intent to send, in the same transaction. The inner result is SQLite's refusal of an
+    /// event id that exists already.
+    ///
+    /// # Errors
+    /// Anything but a broken constraint.
+    pub fn insert_outbox(&self, event: &Event) -> Result<Result<(), Refusal>> {
+        let sql = "INSERT INTO outbox (event_id, aggregate_id, event_type, payload) VALUES (?1, ?2, ?3, ?4)";
+        let row = (&event.event_id, &event.aggregate_id, EVENT_TYPE, &event.payload);
+        match self.txn.prepare_cached(sql)?.execute(row) {
+            Ok(_) => Ok(Ok(())),
+            Err(rusqlite::Error::SqliteFailure(code, reason))
+                if code.code == rusqlite::ErrorCode::ConstraintViolation =>
+            {
+                Ok(Err(Refusal { code: code.extended_code, reason: reason.unwrap_or_default() }))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The only atomic decision: both rows, or neither.
+    ///
+    /// # Errors
+    /// SQLite cannot write.
+    pub fn commit(self) -> Result<()> {
+        Ok(self.txn.commit()?)
+    }
+
+    /// Takes everything of this transaction back.
+    ///
+    /// # Errors
+    /// SQLite cannot write.
+    pub fn rollback(self) -> Result<()> {
+        Ok(self.txn.rollback()?)
+    }
+}
+
+fn count(row: &rusqlite::Row, column: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(column).map(i64::unsigned_abs)
+}
