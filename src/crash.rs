@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::failure::{Exit, Failure};
-use crate::output::{Line, Output, hint};
+use crate::output::{BookHold, Line, Output, hint};
 
 /// A place where a lab process can die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -153,10 +153,10 @@ impl<'a> Crash<'a> {
     }
 
     /// As [`Crash::reached`], for the three places where the book prints a HOLD line of its own.
-    pub fn reached_in_book(&mut self, point: CrashPoint, line: &Line) -> Result<()> {
+    pub fn reached_in_book(&mut self, point: CrashPoint, book: &BookHold) -> Result<()> {
         let here = self.pass(point);
         if self.book == Some(here) {
-            self.hold(here, line)?;
+            self.hold(here, Some(book))?;
         }
         self.hold_if_wanted(here)
     }
@@ -189,17 +189,17 @@ impl<'a> Crash<'a> {
 
     fn hold_if_wanted(&mut self, here: HoldAt) -> Result<()> {
         if self.wanted.contains(&here) {
-            self.hold(here, &Line::Hold { command: self.command, at: here.to_string() })?;
+            self.hold(here, None)?;
         }
         Ok(())
     }
 
-    fn hold(&mut self, here: HoldAt, line: &Line) -> Result<()> {
+    fn hold(&mut self, here: HoldAt, book: Option<&BookHold>) -> Result<()> {
         self.missed.retain(|hold| *hold != here);
         let pid = std::process::id();
         // The hint first: whoever waits for the HOLD line may kill as soon as it is there.
         hint(&format!("held at {here}, pid {pid}: kill -9 {pid} (or kill -USR1 {pid} to let it go on)"));
-        self.out.line(line)?;
+        self.out.line(&Line::Hold { command: self.command, at: here.to_string(), book })?;
         // sigwait uses no processor. SIGKILL, Ctrl-C and SIGTERM end the process as they always do.
         go_on().wait()?;
         Ok(())

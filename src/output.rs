@@ -75,13 +75,30 @@ fn output_failure(error: io::Error) -> anyhow::Error {
     )
 }
 
+/// The three holds for which the book has a line of its own.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum BookHold {
+    /// naive-hold: between the commit of this loan and the send.
+    Naive { loan: String },
+    /// write-hold: after the last commit.
+    Write {},
+    /// publish-hold: between the acknowledgements of so many records and the marks.
+    Publish { sent: u32 },
+}
+
 /// What a command has to say: one line of standard output. Texts are the book's (7.1), to the letter, where
 /// the book prints them.
 #[derive(Serialize)]
 #[serde(tag = "line", rename_all = "kebab-case")]
 pub enum Line<'a> {
-    /// A process is held at a crash point that was asked for by `--hold-at`.
-    Hold { command: &'static str, at: String },
+    /// A process is held at a crash point: by `--hold-at`, or at one where the book holds and has words of its own.
+    Hold {
+        command: &'static str,
+        at: String,
+        #[serde(flatten)]
+        book: Option<&'a BookHold>,
+    },
     /// reset is done.
     SchemaReady {
         #[serde(serialize_with = "path_text")]
@@ -89,8 +106,6 @@ pub enum Line<'a> {
     },
     /// naive: the loan is committed.
     NaiveCommitted { loan: &'a str },
-    /// naive-hold: held between the commit and the send.
-    NaiveHold { loan: &'a str },
     /// naive: the event is acknowledged.
     NaiveSent {
         key: &'a str,
@@ -99,8 +114,6 @@ pub enum Line<'a> {
     },
     /// write: a loan and its outbox row are committed.
     Written { i: u32, loan: &'a str, event: &'a str, business: u64, outbox: u64 },
-    /// write-hold: held after the last commit.
-    WriteHold,
     /// rollback: the outbox row was refused. `code` is SQLite's extended result code.
     OutboxRefused { code: i32, reason: &'a str },
     /// rollback: whether the loan of the same transaction is there.
@@ -112,8 +125,6 @@ pub enum Line<'a> {
         #[serde(flatten)]
         at: Position,
     },
-    /// publish-hold: held between the acknowledgements and the marks.
-    PublishHold { sent: u32 },
     /// publish-hold, let go on: a row is marked; `marked` counts the rows marked by this process.
     Marked { outbox_id: i64, key: &'a str, marked: u32 },
     /// publish: a row is sent, acknowledged and marked; `marked` counts the rows marked by this process.
@@ -153,29 +164,31 @@ pub enum Line<'a> {
 impl Line<'_> {
     fn write_text(&self, w: &mut dyn Write) -> io::Result<()> {
         match self {
-            Self::Hold { command, at } => write!(w, "[{command}] HOLD at {at}; kill -9 me"),
+            Self::Hold { command, at, book: None } => write!(w, "[{command}] HOLD at {at}; kill -9 me"),
+            Self::Hold { book: Some(BookHold::Naive { loan }), .. } => {
+                write!(w, "[naive] business row {loan} committed; HOLD before send; kill -9 me")
+            }
+            Self::Hold { book: Some(BookHold::Write {}), .. } => {
+                write!(w, "[write] committed all, HOLD before publish; kill -9 me")
+            }
+            Self::Hold { book: Some(BookHold::Publish { sent }), .. } => {
+                write!(w, "[publish-hold] sent={sent}, NOT marked published; HOLD before mark; kill -9 me")
+            }
             Self::SchemaReady { db } => {
                 w.write_all(b"[reset] schema ready db=")?;
                 w.write_all(db.as_os_str().as_bytes())
             }
             Self::NaiveCommitted { loan } => write!(w, "[naive] business row {loan} committed"),
-            Self::NaiveHold { loan } => {
-                write!(w, "[naive] business row {loan} committed; HOLD before send; kill -9 me")
-            }
             Self::NaiveSent { key, at } => {
                 write!(w, "[naive] sent key={key} partition={} offset={}", at.partition, at.offset)
             }
             Self::Written { i, loan, event, business, outbox } => {
                 write!(w, "[write] txn i={i} loan={loan} event={event} committed business={business} outbox={outbox}")
             }
-            Self::WriteHold => write!(w, "[write] committed all, HOLD before publish; kill -9 me"),
             Self::OutboxRefused { code, reason } => write!(w, "[rollback] outbox insert failed: {code} {reason}"),
             Self::LoanPresent { loan, present } => write!(w, "[rollback] business_loan has {loan} = {present}"),
             Self::Sent { outbox_id, key, at } => {
                 write!(w, "[send] outboxId={outbox_id} key={key} partition={} offset={}", at.partition, at.offset)
-            }
-            Self::PublishHold { sent } => {
-                write!(w, "[publish-hold] sent={sent}, NOT marked published; HOLD before mark; kill -9 me")
             }
             Self::Marked { outbox_id, key, marked } => {
                 write!(w, "[publish-hold] outboxId={outbox_id} key={key} marked={marked}")

@@ -9,7 +9,7 @@ use rusqlite::ErrorCode;
 use crate::broker::Publisher;
 use crate::crash::{Crash, CrashPoint};
 use crate::failure::{Exit, Failure};
-use crate::output::{Line, Output, hint};
+use crate::output::{BookHold, Line, Output, hint};
 use crate::store::{PendingRow, Store};
 
 /// The relay's crash points.
@@ -61,7 +61,7 @@ pub fn relay(
         }
     }
     for row in to_mark {
-        relay.crash.reached_in_book(CrashPoint::BeforeMark, &Line::PublishHold { sent: relay.sent })?;
+        relay.crash.reached_in_book(CrashPoint::BeforeMark, &BookHold::Publish { sent: relay.sent })?;
         relay.mark(&row)?;
         out.line(&Line::Marked { outbox_id: row.id, key: &row.event.event_id, marked: relay.marked })?;
     }

@@ -7,7 +7,7 @@ use super::topic::connect;
 use crate::crash::{Crash, CrashPoint, HoldAt};
 use crate::failure::Exit;
 use crate::lab::Lab;
-use crate::output::{Line, Output};
+use crate::output::{BookHold, Line, Output};
 use crate::store::{Family, Store};
 
 const POINTS: &[CrashPoint] = &[
@@ -36,7 +36,7 @@ pub(super) fn run(lab: &Lab, hold_at: &[HoldAt], hold: bool, out: &Output) -> Re
     if !hold {
         out.line(&Line::NaiveCommitted { loan: &loan.loan_id })?;
     }
-    crash.reached_in_book(CrashPoint::BeforeSend, &Line::NaiveHold { loan: &loan.loan_id })?;
+    crash.reached_in_book(CrashPoint::BeforeSend, &BookHold::Naive { loan: loan.loan_id.clone() })?;
     let event = loan.created();
     let in_flight = publisher.send(&event)?;
     crash.reached(CrashPoint::Sent)?;

@@ -7,7 +7,7 @@ use crate::cli::Amount;
 use crate::crash::{Crash, CrashPoint, HoldAt};
 use crate::failure::Exit;
 use crate::lab::Lab;
-use crate::output::{Line, Output};
+use crate::output::{BookHold, Line, Output};
 use crate::reconcile::Counts;
 use crate::store::{Family, Store};
 
@@ -34,7 +34,7 @@ pub(super) fn run(lab: &Lab, amount: &Amount, hold: bool, out: &Output) -> Resul
         txn.commit()?;
         let Counts { business_loan: business, outbox, .. } = tally.one_more(&store)?;
         out.line(&Line::Written { i, loan: &loan.loan_id, event: &event.event_id, business, outbox })?;
-        crash.reached_in_book(CrashPoint::AfterCommit, &Line::WriteHold)?;
+        crash.reached_in_book(CrashPoint::AfterCommit, &BookHold::Write {})?;
     }
     Ok(crash.exit())
 }

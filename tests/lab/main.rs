@@ -1,0 +1,9 @@
+//! The lab as a user runs it: real processes, a real database, a real broker, a real `kill -9`.
+//!
+//! Every test has a lab directory of its own, so they run side by side. Tests that want a real Kafka run where
+//! `KAFKA_BOOTSTRAP` is set, and say in one line that they did not where it is not.
+
+mod support;
+
+mod book;
+mod holds;

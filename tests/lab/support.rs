@@ -1,0 +1,342 @@
+//! What the tests are written in: a lab of one's own, a command that has ended, a command that holds.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// How long anything may take before a test gives up on it. No test waits so long unless it fails.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The binary under test.
+pub const BINARY: &str = env!("CARGO_BIN_EXE_outbox-lab");
+
+/// The project's root.
+pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// A folder with a lab in it. Dropped, it gives back its broker or its topics.
+pub struct Lab {
+    folder: TempDir,
+    /// Bootstrap servers and topic; `None` is the embedded broker.
+    pub kafka: Option<(String, String)>,
+}
+
+impl Lab {
+    /// A lab on the embedded broker.
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), kafka: None }
+    }
+
+    /// A lab on the real Kafka that `KAFKA_BOOTSTRAP` names, with a topic of its own. Where none is named, says
+    /// that `test` was not run.
+    pub fn on_kafka(test: &str) -> Option<Self> {
+        static LABS: AtomicU32 = AtomicU32::new(0);
+        let Some(servers) = std::env::var("KAFKA_BOOTSTRAP").ok().filter(|servers| !servers.is_empty()) else {
+            not_run(test, "KAFKA_BOOTSTRAP is not set, so there is no real Kafka");
+            return None;
+        };
+        let started = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+        let nth = LABS.fetch_add(1, Ordering::Relaxed);
+        let topic = format!("outbox-lab.test.{started}.{}.{nth}", std::process::id());
+        let mut lab = Self::new();
+        lab.kafka = Some((servers, topic));
+        Some(lab)
+    }
+
+    /// The folder; the lab directory is `.lab` in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A lab command, to be run in the folder, with nothing of the caller's environment that names a lab.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        self.program(BINARY, args)
+    }
+
+    /// Another program in the same surroundings.
+    pub fn program<S: AsRef<OsStr>>(&self, program: impl AsRef<OsStr>, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
+        for name in ["OUTBOX_LAB_DIR", "OUTBOX_LAB_DB", "OUTBOX_LAB_TOPIC", "KAFKA_BOOTSTRAP", "OUTBOX_LAB_BIN"] {
+            command.env_remove(name);
+        }
+        if let Some((servers, topic)) = &self.kafka {
+            command.env("KAFKA_BOOTSTRAP", servers).env("OUTBOX_LAB_TOPIC", topic);
+        }
+        command
+    }
+
+    /// Runs a command line to its end.
+    pub fn run(&self, line: &str) -> Ended {
+        Ended::of(line, self.command(line.split_whitespace()).output().unwrap())
+    }
+
+    /// Runs a command line that must succeed, and returns what it printed.
+    #[track_caller]
+    pub fn ok(&self, line: &str) -> String {
+        self.run(line).exits(0).stdout
+    }
+
+    /// Runs a command line until it prints its HOLD line.
+    #[track_caller]
+    pub fn hold(&self, line: &str) -> Held {
+        let mut child =
+            self.command(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = lines_of(child.stdout.take().unwrap());
+        let stderr = lines_of(child.stderr.take().unwrap());
+        let mut held = Held { line: line.to_owned(), child: Some(child), stdout, stderr, printed: Vec::new() };
+        held.until_hold();
+        held
+    }
+
+    /// The four counts, as verify prints them: business_loan, outbox, published, unpublished.
+    #[track_caller]
+    pub fn counts(&self) -> [u64; 4] {
+        let line = self.ok("--json verify");
+        let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+        ["business_loan", "outbox", "published", "unpublished"].map(|name| json[name].as_u64().unwrap())
+    }
+
+    /// The keys of the whole topic, in the order in which they lie there.
+    #[track_caller]
+    pub fn keys(&self) -> Vec<String> {
+        self.ok("consume").lines().map(|line| line.split_once(',').unwrap().0.to_owned()).collect()
+    }
+
+    /// The pid of the embedded broker.
+    pub fn broker_pid(&self) -> Pid {
+        let record = std::fs::read(self.path(".lab/broker.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        Pid::from_raw(record["pid"].as_i64().unwrap().try_into().unwrap())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let ended = self.run("clean");
+        if !thread::panicking() {
+            ended.exits(0);
+        }
+    }
+}
+
+/// Runs a test on the embedded broker, and on a real Kafka where there is one.
+pub fn on_each_broker(test: &str, body: impl Fn(&Lab)) {
+    body(&Lab::new());
+    if let Some(lab) = Lab::on_kafka(test) {
+        body(&lab);
+    }
+}
+
+/// Says in one visible line that a test, or a part of it, was not run. Where `OUTBOX_LAB_NO_SKIP` is set that
+/// is a failure: continuous integration has everything that the tests need.
+pub fn not_run(test: &str, why: &str) {
+    assert!(std::env::var_os("OUTBOX_LAB_NO_SKIP").is_none(), "{test} has to run here: {why}");
+    // Not eprintln!, which the test runner keeps to itself.
+    let _ = writeln!(io::stderr(), "NOT RUN: {test}: {why}");
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub line: String,
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    pub fn of(line: &str, output: Output) -> Self {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let ended = Self {
+            line: line.to_owned(),
+            code: output.status.code(),
+            signal: output.status.signal(),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        };
+        // Whatever a test is about: no user ever sees one of these.
+        for word in ["panicked", "RUST_BACKTRACE", "KafkaError", "stack backtrace"] {
+            assert!(!ended.stderr.contains(word), "{ended:#?}");
+        }
+        ended
+    }
+
+    /// Asserts the exit code. An error names the next step.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    /// Asserts what stands on standard error.
+    #[track_caller]
+    pub fn says(self, text: &str) -> Self {
+        assert!(self.stderr.contains(text), "no \"{text}\" in {self:#?}");
+        self
+    }
+
+    /// Asserts that the error tells the next step.
+    #[track_caller]
+    pub fn names_next_step(self) -> Self {
+        self.says("\n  next: ")
+    }
+}
+
+/// A command that stands at its crash point.
+pub struct Held {
+    line: String,
+    child: Option<Child>,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
+    /// Lines of standard output so far.
+    pub printed: Vec<String>,
+}
+
+impl Held {
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.as_ref().unwrap().id().try_into().unwrap())
+    }
+
+    /// The HOLD line that was read last.
+    pub fn hold_line(&self) -> &str {
+        self.printed.last().unwrap()
+    }
+
+    /// Reads on until the next HOLD line.
+    #[track_caller]
+    pub fn until_hold(&mut self) {
+        loop {
+            match self.stdout.recv_timeout(DEADLINE) {
+                Ok(line) => {
+                    let holds = line.contains("HOLD") || line.starts_with(r#"{"line":"hold""#);
+                    self.printed.push(line);
+                    if holds {
+                        return;
+                    }
+                }
+                Err(_) => {
+                    let told: Vec<_> = self.stderr.try_iter().collect();
+                    panic!("{} came to no HOLD; it printed {:?} and said {told:?}", self.line, self.printed);
+                }
+            }
+        }
+    }
+
+    /// Waits for a line of standard error that contains this.
+    #[track_caller]
+    pub fn until_says(&self, text: &str) {
+        loop {
+            let line = self.stderr.recv_timeout(DEADLINE).expect("the process says nothing of the kind");
+            if line.contains(text) {
+                return;
+            }
+        }
+    }
+
+    /// `kill -9` from outside, and the proof that it died of that.
+    #[track_caller]
+    pub fn kill(mut self) {
+        kill(self.pid(), Signal::SIGKILL).unwrap();
+        let status = self.child.take().unwrap().wait().unwrap();
+        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{} did not die of the kill", self.line);
+    }
+
+    /// SIGUSR1: lets it go on.
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGUSR1);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    /// Waits for its end; `stdout` is what it printed from first to last.
+    pub fn end(mut self) -> Ended {
+        let mut child = self.child.take().unwrap();
+        let status = wait_for("the end of a command", || child.try_wait().unwrap());
+        let mut lines = std::mem::take(&mut self.printed);
+        lines.extend(self.stdout.iter());
+        let join = |lines: Vec<String>| lines.into_iter().map(|line| line + "\n").collect::<String>();
+        let output = Output {
+            status,
+            stdout: join(lines).into_bytes(),
+            stderr: join(self.stderr.iter().collect()).into_bytes(),
+        };
+        Ended::of(&self.line, output)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits for a state, with a deadline.
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut state: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = state() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Is this process there, and not merely waiting to be reaped?
+pub fn is_alive(pid: Pid) -> bool {
+    let state = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap().stdout;
+    let state = String::from_utf8_lossy(&state).trim().to_owned();
+    !state.is_empty() && !state.starts_with('Z')
+}
+
+/// A process that is ended when it goes out of scope, however the test ends.
+pub struct Companion(pub Child);
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A database opened by another program.
+pub fn other_program(path: &Path) -> rusqlite::Connection {
+    rusqlite::Connection::open(path).unwrap()
+}
+
+/// The whole content of a file.
+pub fn bytes(path: &Path) -> Vec<u8> {
+    let mut content = Vec::new();
+    File::open(path).unwrap().read_to_end(&mut content).unwrap();
+    content
+}
+
+fn lines_of(source: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(source).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
