@@ -201,7 +201,10 @@ fn json_says_the_same_as_the_text() {
         })]
     );
     let held = lab.hold("--json publish 1 --hold-at sent");
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&held.hold_line().replace("HOLD", "")).unwrap()["at"], "sent");
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(held.hold_line()).unwrap(),
+        serde_json::json!({"line": "hold", "command": "publish", "at": "sent"})
+    );
     held.go_on();
     held.end().exits(0);
     assert_eq!(

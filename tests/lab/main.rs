@@ -5,5 +5,10 @@
 
 mod support;
 
+mod bad_input;
 mod book;
+mod clients;
+mod faults;
 mod holds;
+mod ids;
+mod scripts;
