@@ -1,1 +1,305 @@
+//! Faults in mid-work: brokers that stop, die or are others than one thought, locks, commands that meet.
 
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::support::{Companion, Lab, bytes, is_alive, on_each_broker, other_program, wait_for};
+
+#[test]
+fn a_broker_stopped_in_mid_publish_leaves_the_row_pending_and_in_doubt() {
+    let lab = Lab::new();
+    lab.ok("write 3");
+    let held = lab.hold("publish 3 --hold-at before-send@2 -X message.timeout.ms=1000");
+    let broker = lab.broker_pid();
+    kill(broker, Signal::SIGSTOP).unwrap();
+    held.go_on();
+    let ended = held.end();
+    kill(broker, Signal::SIGCONT).unwrap();
+    ended
+        .exits(4)
+        .says("evt-1002 is in doubt: sent, and no acknowledgement came")
+        .says(&format!("kill -CONT {broker}"))
+        .names_next_step();
+    assert_eq!(lab.counts(), [3, 3, 1, 2]);
+    wait_for("the record in doubt", || (lab.keys().len() == 2).then_some(()));
+    lab.ok("publish 10");
+    // It had arrived all the same: the book's third row of the table.
+    lab.ok("reconcile --expect 3/3/4/3");
+}
+
+#[test]
+fn a_broker_killed_in_mid_publish_leaves_the_rows_pending() {
+    let lab = Lab::new();
+    lab.ok("write 3");
+    let held = lab.hold("publish 3 --hold-at before-send@2 -X message.timeout.ms=1000");
+    kill(lab.broker_pid(), Signal::SIGKILL).unwrap();
+    held.go_on();
+    held.end().exits(4).says("evt-1002 is in doubt").names_next_step();
+    assert_eq!(lab.counts(), [3, 3, 1, 2]);
+}
+
+#[test]
+fn records_that_went_with_a_killed_broker_are_gone_and_not_lost() {
+    let lab = Lab::new();
+    lab.ok("reset");
+    lab.ok("write 3");
+    lab.ok("publish 2");
+    kill(lab.broker_pid(), Signal::SIGKILL).unwrap();
+    for line in ["reconcile", "reconcile --expect 3/3/2/2", "consume"] {
+        let ended = lab.run(line).exits(3).says("the records are gone from here").says("outbox-lab reset");
+        assert!(!ended.stdout.contains("lost event"), "{ended:?}");
+    }
+    // The relay goes on with what is pending, and says what that means.
+    lab.run("publish 10").exits(0).says("the two topics will not reconcile");
+    lab.run("reconcile").exits(3).says("the records are gone from here");
+    lab.ok("reset");
+    lab.ok("write 1");
+    lab.ok("publish 1");
+    lab.ok("reconcile --expect 1/1/1/1");
+}
+
+#[test]
+fn another_topic_or_another_broker_is_not_taken_for_the_one_that_was_sent_to() {
+    let lab = Lab::new();
+    lab.ok("write 1");
+    lab.ok("publish 1");
+    lab.run("--topic another reconcile").exits(3).says("the records are gone from here");
+    lab.ok("--topic another --db other.db naive");
+    lab.run("--topic another reconcile").exits(3).says("the records are gone from here");
+    lab.ok("reconcile --expect 1/1/1/1");
+    // A reset for one database takes the topic of the other away.
+    lab.run("--db other.db reset").exits(0).says("every topic of this lab directory went with the old one");
+    lab.run("reconcile").exits(3).says("the records are gone from here");
+}
+
+#[test]
+fn a_stale_record_of_a_broker_is_not_trusted() {
+    let lab = Lab::new();
+    lab.ok("write 1");
+    lab.ok("broker start");
+    let record = bytes(&lab.path(".lab/broker.json"));
+    kill(lab.broker_pid(), Signal::SIGKILL).unwrap();
+    // Its pid and its port belong to other programs now.
+    let mut stale: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let other = Companion(Command::new("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    stale["pid"] = other.0.id().into();
+    stale["control"] = listener.local_addr().unwrap().port().into();
+    stale["bootstrap"] = listener.local_addr().unwrap().to_string().into();
+    fs::write(lab.path(".lab/broker.json"), stale.to_string()).unwrap();
+    assert_eq!(lab.ok("broker status"), "[broker] down\n");
+    assert_eq!(lab.ok("broker stop"), "[broker] down\n");
+    lab.ok("publish 1");
+    assert_ne!(lab.broker_pid().as_raw().unsigned_abs(), other.0.id());
+    lab.ok("reconcile --expect 1/1/1/1");
+    // Nor is half a record; a broker that finds itself no longer on record leaves, since nobody can find it.
+    let broker = lab.broker_pid();
+    fs::write(lab.path(".lab/broker.json"), &record[..record.len() / 2]).unwrap();
+    assert_eq!(lab.ok("broker status"), "[broker] down\n");
+    wait_for("the end of the broker", || (!is_alive(broker)).then_some(()));
+}
+
+#[test]
+fn a_stopped_broker_is_named_with_what_to_type() {
+    let lab = Lab::new();
+    lab.ok("broker start");
+    let broker = lab.broker_pid();
+    kill(broker, Signal::SIGSTOP).unwrap();
+    let ended = lab.run("broker status");
+    kill(broker, Signal::SIGCONT).unwrap();
+    ended.exits(4).says("does not answer").says(&format!("kill -CONT {broker}")).names_next_step();
+    lab.ok("broker status");
+}
+
+#[test]
+fn the_embedded_broker_starts_on_demand_and_outlives_a_killed_command() {
+    let lab = Lab::new();
+    assert_eq!(lab.ok("broker status"), "[broker] down\n");
+    lab.ok("write 1");
+    assert_eq!(lab.ok("broker status"), "[broker] down\n", "writing needs no broker");
+    lab.hold("publish 1 --hold-at after-ack").kill();
+    let up = lab.ok("broker status");
+    assert!(up.starts_with("[broker] up 127.0.0.1:"), "{up}");
+    assert_eq!(lab.keys(), ["evt-1001"]);
+    let started = lab.run("broker start").exits(0).says("Java clients").says("scripts/kafka.sh");
+    assert_eq!(started.stdout, up, "it is the same broker");
+    let broker = lab.broker_pid();
+    assert_eq!(lab.ok("broker stop"), "[broker] stopped\n");
+    wait_for("the end of the broker", || (!is_alive(broker)).then_some(()));
+    assert_eq!(lab.ok("broker status"), "[broker] down\n");
+}
+
+#[test]
+fn the_embedded_broker_leaves_when_its_lab_directory_is_gone() {
+    let lab = Lab::new();
+    lab.ok("broker start");
+    let broker = lab.broker_pid();
+    fs::remove_dir_all(lab.path(".lab")).unwrap();
+    wait_for("the end of the broker", || (!is_alive(broker)).then_some(()));
+}
+
+#[test]
+fn the_embedded_broker_leaves_when_no_command_has_asked_for_long() {
+    let lab = Lab::new();
+    let mut broker = Companion(lab.command(["broker", "serve", "--idle", "1"]).stdout(Stdio::null()).spawn().unwrap());
+    wait_for("the broker", || (lab.ok("broker status") != "[broker] down\n").then_some(()));
+    let status = wait_for("the end of the broker", || broker.0.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+    assert!(!lab.path(".lab/broker.json").exists());
+}
+
+#[test]
+fn the_embedded_broker_keeps_no_file_of_the_command_that_started_it_open() {
+    let lab = Lab::new();
+    // Whoever reads the other end of descriptor 9 would wait for the broker's end, a day long.
+    let script = format!("exec 9>&1; '{}' broker start", crate::support::BINARY);
+    let shell = lab.program("sh", ["-c", &script]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(shell.wait_with_output()));
+    ended.recv_timeout(Duration::from_secs(30)).expect("the pipe ends with the command").unwrap();
+}
+
+#[test]
+fn a_mark_that_meets_a_lock_is_tried_again_and_the_record_is_not() {
+    let lab = Lab::new();
+    lab.ok("write 2");
+    let held = lab.hold("publish 2 --hold-at after-ack");
+    let other = other_program(&lab.path(".lab/outbox.db"));
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    held.go_on();
+    held.until_says("the mark of evt-1001 waits");
+    other.execute_batch("ROLLBACK").unwrap();
+    held.end().exits(0);
+    assert_eq!(lab.counts(), [2, 2, 2, 0]);
+    lab.ok("reconcile --expect 2/2/2/2");
+}
+
+#[test]
+fn reset_is_refused_while_another_command_is_alive() {
+    on_each_broker("reset_is_refused_while_another_command_is_alive", |lab| {
+        lab.ok("reset");
+        let held = lab.hold("write-hold 2");
+        let pid = held.pid();
+        let refused = lab.run("reset").exits(4).says(&format!("pid {pid}")).names_next_step();
+        assert_eq!(refused.stdout, "");
+        assert_eq!(lab.counts(), [2, 2, 0, 2], "nothing was changed");
+        held.kill();
+        lab.ok("reset");
+        assert_eq!(lab.counts(), [0; 4]);
+    });
+}
+
+#[test]
+fn a_command_that_meets_a_held_reset_names_it() {
+    let lab = Lab::new();
+    lab.ok("write 1");
+    let held = lab.hold("reset --hold-at after-topic");
+    lab.run("verify").exits(4).says(&format!("a reset is at work in the lab directory .lab: pid {}", held.pid()));
+    let waits = lab.command(["write", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    held.go_on();
+    held.end().exits(0);
+    let written = crate::support::Ended::of("write 1", waits.wait_with_output().unwrap()).exits(0);
+    assert!(written.stdout.contains("loan=L-1001"), "after the reset: {written:?}");
+}
+
+#[test]
+fn two_relays_at_once_may_send_twice_and_lose_nothing() {
+    let lab = Lab::new();
+    lab.ok("write 5");
+    let first = lab.hold("publish 10 --hold-at before-send");
+    lab.ok("publish 10");
+    first.go_on();
+    first.end().exits(0);
+    assert_eq!(lab.counts(), [5, 5, 5, 0]);
+    lab.ok("reconcile --expect 5/5/10/5");
+
+    lab.ok("write 200");
+    let relays: Vec<_> = (0..2)
+        .map(|_| lab.command(["publish", "200"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        .collect();
+    for relay in relays {
+        crate::support::Ended::of("publish 200", relay.wait_with_output().unwrap()).exits(0);
+    }
+    assert_eq!(lab.counts(), [205, 205, 205, 0]);
+    let found = lab.ok("reconcile");
+    assert!(!found.contains("lost event"), "{found}");
+}
+
+#[test]
+fn nothing_pending_is_no_error() {
+    let lab = Lab::new();
+    lab.ok("reset");
+    let ended = lab.run("publish 10").exits(0).says("nothing was pending: write first");
+    assert_eq!(ended.stdout, "[publish] sent=0 marked=0 unpublished-left=0\n");
+}
+
+#[test]
+fn a_log_that_was_cut_at_its_beginning_proves_nothing() {
+    let lab = Lab::new();
+    lab.ok("reset");
+    lab.ok("write 1");
+    lab.ok("publish 1");
+    // The embedded broker keeps 5 MiB of a partition and drops what is older.
+    let servers = lab.ok("broker status").trim().strip_prefix("[broker] up ").unwrap().to_owned();
+    let payload = "x".repeat(500_000);
+    flood(&servers, "v2c7.outbox", &payload, 15);
+    lab.run("reconcile").exits(3).says("records are gone: the log of partition 0 begins at offset").names_next_step();
+    lab.run("consume").exits(3).says("records are gone");
+}
+
+/// Sends records of no particular meaning.
+fn flood(servers: &str, topic: &str, payload: &str, times: u32) {
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+    let producer: BaseProducer = rdkafka::ClientConfig::new().set("bootstrap.servers", servers).create().unwrap();
+    for _ in 0..times {
+        producer.send(BaseRecord::to(topic).key("evt-0").payload(payload)).unwrap();
+        producer.flush(Duration::from_secs(10)).unwrap();
+    }
+}
+
+#[test]
+fn a_topic_that_the_lab_did_not_make_is_never_deleted() {
+    let test = "a_topic_that_the_lab_did_not_make_is_never_deleted";
+    let (Some(owner), Some(mut stranger)) = (Lab::on_kafka(test), Lab::on_kafka(test)) else { return };
+    stranger.kafka = owner.kafka.clone();
+    owner.ok("write 2");
+    owner.ok("publish 2");
+    stranger.ok("write 1");
+    stranger.run("reset").exits(4).says("this lab directory did not make it: nothing was deleted").says("--topic");
+    assert_eq!(stranger.counts(), [1, 1, 0, 1], "and the database is as it was");
+    assert_eq!(stranger.ok("clean"), "", "it has nothing to give back");
+    owner.ok("reconcile --expect 2/2/2/2");
+    let topic = owner.kafka.as_ref().unwrap().1.clone();
+    assert_eq!(owner.ok("clean"), format!("[clean] topic deleted {topic}\n"));
+    owner.run("reconcile").exits(3).says("the records are gone from here");
+}
+
+#[test]
+fn a_topic_made_anew_by_a_reset_holds_none_of_another_databases_records() {
+    let Some(lab) = Lab::on_kafka("a_topic_made_anew_by_a_reset_holds_none_of_another_databases_records") else {
+        return;
+    };
+    lab.ok("--db first.db write 1");
+    lab.ok("--db first.db publish 1");
+    lab.ok("--db first.db reconcile --expect 1/1/1/1");
+    lab.ok("--db second.db reset");
+    lab.run("--db first.db reconcile").exits(3).says("the records are gone from here");
+    lab.ok("--db second.db write 1");
+    let sent = lab.ok("--db second.db publish 1");
+    assert!(sent.contains("offset=0"), "offsets start at 0: {sent}");
+}
+
+#[test]
+fn records_on_another_kafka_are_gone_and_not_lost() {
+    let Some(mut lab) = Lab::on_kafka("records_on_another_kafka_are_gone_and_not_lost") else { return };
+    lab.ok("write 1");
+    lab.ok("publish 1");
+    let kafka = lab.kafka.take();
+    lab.run("reconcile").exits(3).says("the records are gone from here").says("in the Kafka cluster");
+    lab.kafka = kafka;
+    lab.ok("reconcile --expect 1/1/1/1");
+}
