@@ -11,4 +11,5 @@ mod clients;
 mod faults;
 mod holds;
 mod ids;
+mod kafka;
 mod scripts;
