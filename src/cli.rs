@@ -8,11 +8,16 @@ use crate::crash::HoldAt;
 
 /// What a clap help ends with.
 const AFTER_HELP: &str = "\
-Exit codes: 0 done, and what was expected; 1 done, and not what was expected; 2 usage; 3 inconclusive;
-4 the lab itself could not do it.
+Exit codes:
+  0  done, and what was expected
+  1  done, and not what was expected
+  2  usage
+  3  inconclusive
+  4  the lab itself could not do it
 
-The embedded broker speaks to clients built on librdkafka (kcat, confluent-kafka). Java clients and
-kafka-python 3 find no topic on it: for those, bring up a real Kafka with scripts/kafka.sh.";
+Clients built on librdkafka (kcat, confluent-kafka) can read the embedded broker.
+Java clients and kafka-python 3 find no topic on it: scripts/kafka.sh brings up a
+real Kafka for those.";
 
 /// A crash-injection lab for dual-write failure: a process writes to SQLite and to Kafka, dies by kill -9 between the
 /// two, and everything that is left is counted
@@ -23,7 +28,7 @@ pub struct Cli {
     #[command(flatten)]
     pub place: Place,
     /// One JSON object per line on standard output in place of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "The lab")]
     pub json: bool,
     /// What to do.
     #[command(subcommand)]
@@ -32,6 +37,7 @@ pub struct Cli {
 
 /// Where the lab is: the options that every command takes.
 #[derive(Args)]
+#[command(next_help_heading = "The lab")]
 pub struct Place {
     /// The lab directory: database, embedded broker, records of runs
     #[arg(long, global = true, value_name = "DIR", env = "OUTBOX_LAB_DIR", default_value = ".lab")]
@@ -53,7 +59,8 @@ pub struct Place {
 /// The option that stops a process at a crash point.
 #[derive(Args)]
 pub struct Holds {
-    /// Hold at a crash point, at its NTH passage (1 if not given), and wait for kill -9; may be repeated
+    /// Hold at a crash point, at its NTH passage (1 if not given), and wait for kill -9; may be repeated.
+    /// --hold-at help lists the points
     #[arg(long, value_name = "POINT[@NTH]")]
     pub hold_at: Vec<HoldAt>,
 }
