@@ -68,6 +68,7 @@ impl fmt::Display for Incarnation {
 /// The settings that every client of the lab has, those of this kind of client, and the user's `-X` on top.
 fn client_config(lab: &Lab, servers: &str, of_this_kind: &[(&str, &str)]) -> ClientConfig {
     let mut config = ClientConfig::new();
+    config.set_log_level(RDKafkaLogLevel::Info);
     config
         .set("bootstrap.servers", servers)
         .set("client.id", "outbox-lab")
@@ -130,7 +131,13 @@ impl Reports {
 }
 
 impl ClientContext for Reports {
-    fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {}
+    /// A connection that breaks in its handshake (TLS spoken to a plain port, or the other way round) is told of here
+    /// only.
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if facility == "FAIL" || matches!(level, RDKafkaLogLevel::Error | RDKafkaLogLevel::Critical) {
+            self.complaint.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(message.to_owned());
+        }
+    }
 
     fn error(&self, error: KafkaError, reason: &str) {
         // "All brokers down" follows the reason why, and says less.
@@ -308,9 +315,13 @@ fn in_doubt(error: &KafkaError) -> bool {
     !error.rdkafka_error_code().is_some_and(|code| certain.contains(&code))
 }
 
-/// librdkafka's own words for an error.
+/// librdkafka's own words for an error: of "BrokerTransportFailure (Local: Broker transport failure)" the inner ones.
 fn reason(error: &KafkaError) -> String {
-    error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| code.to_string())
+    let text = error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| code.to_string());
+    match text.split_once(" (") {
+        Some((_, words)) => words.trim_end_matches(')').to_owned(),
+        None => text,
+    }
 }
 
 fn no_answer(servers: &str, reason: &str) -> anyhow::Error {

@@ -33,26 +33,26 @@ pub struct Failure {
 impl Failure {
     /// A wrong command line.
     pub fn usage(what: impl Into<String>, next: impl Into<String>) -> anyhow::Error {
-        Self::new(Exit::Usage, what, next)
+        Self::error(Exit::Usage, what, next)
     }
 
     /// Nothing can be concluded.
     pub fn inconclusive(what: impl Into<String>, next: impl Into<String>) -> anyhow::Error {
-        Self::new(Exit::Inconclusive, what, next)
+        Self::error(Exit::Inconclusive, what, next)
     }
 
     /// The lab could not do it.
     pub fn failed(what: impl Into<String>, next: impl Into<String>) -> anyhow::Error {
-        Self::new(Exit::Failed, what, next)
+        Self::error(Exit::Failed, what, next)
     }
 
     /// Standard output was closed by its reader (`… | head -1`): the command stops and says nothing, as
     /// tools in a pipe do. What it had done stays done.
     pub fn output_closed() -> anyhow::Error {
-        Self::new(Exit::Failed, "", "")
+        Self::error(Exit::Failed, "", "")
     }
 
-    fn new(exit: Exit, what: impl Into<String>, next: impl Into<String>) -> anyhow::Error {
+    fn error(exit: Exit, what: impl Into<String>, next: impl Into<String>) -> anyhow::Error {
         Self { exit, what: what.into(), next: next.into() }.into()
     }
 

@@ -72,7 +72,7 @@ impl Reader {
         let consumer = ManuallyDrop::new(create::<_, BaseConsumer<_>>(&config, Reports::default())?);
         let metadata = consumer.fetch_metadata(Some(&lab.topic), ANSWER_TIMEOUT).map_err(|error| {
             // What the client has to complain about waits in its queue.
-            consumer.poll(Duration::ZERO);
+            while consumer.poll(Duration::from_millis(50)).is_some() {}
             no_answer(servers, &(reason(&error) + &consumer.context().complaint()))
         })?;
         let partitions: Vec<i32> = metadata

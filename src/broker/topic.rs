@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use futures_executor::block_on;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -186,9 +186,7 @@ fn refused(what: &str, topic: &str, code: RDKafkaErrorCode) -> anyhow::Error {
     )
 }
 
-fn outcome(
-    results: Result<Vec<Result<String, (String, RDKafkaErrorCode)>>, KafkaError>,
-) -> Result<(), RDKafkaErrorCode> {
+fn outcome(results: Result<Vec<TopicResult>, KafkaError>) -> Result<(), RDKafkaErrorCode> {
     match results {
         Ok(results) => results.into_iter().try_for_each(|result| result.map(|_| ()).map_err(|(_, code)| code)),
         Err(error) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),

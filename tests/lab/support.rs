@@ -176,7 +176,7 @@ impl Ended {
     /// Asserts the exit code. An error names the next step.
     #[track_caller]
     pub fn exits(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "{self:#?}");
+        assert_eq!(self.code, Some(code), "{} ended otherwise: {self:#?}", self.line);
         self
     }
 
