@@ -3,15 +3,16 @@
 
 mod file;
 mod number;
+mod words;
 
 use std::path::Path;
 
 use anyhow::Result;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
 pub use self::number::Family;
-use crate::event::{EVENT_TYPE, Event, Loan};
-use crate::reconcile::{Counts, OutboxRow};
+pub use self::words::in_words;
+use crate::event::{Counts, EVENT_TYPE, Event, Incarnation, Loan, OutboxRow};
 
 const TOPIC_NOTE: &str = "topic";
 const RESET_NOTE: &str = "reset under way";
@@ -21,24 +22,26 @@ pub struct Store {
     db: Connection,
 }
 
-/// An outbox row that waits for the relay.
-#[derive(Clone, Debug)]
-pub struct PendingRow {
-    /// The row's id, in the order of the inserts.
-    pub id: i64,
-    /// What is to be sent.
-    pub event: Event,
-}
-
-/// What the database notes about the topic that its events went to.
+/// What the database notes about the topic that its events go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicNote {
-    /// Nothing was sent yet.
-    None,
+    /// No command has been about to send yet.
+    Unbound,
     /// A reset began and did not end.
     ResetUnderWay,
-    /// This very topic: see `broker::Incarnation`.
-    SentTo(String),
+    /// This very topic.
+    BoundTo(Incarnation),
+}
+
+/// What came of a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marked {
+    /// The row is marked.
+    Done,
+    /// There is no such row any more.
+    NotThere,
+    /// Another program has the database locked.
+    Busy,
 }
 
 /// Why an insert into the outbox was refused, in SQLite's own words.
@@ -102,14 +105,14 @@ impl Store {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn pending(&self, after: i64, limit: u32) -> Result<Vec<PendingRow>> {
+    pub fn pending(&self, after: i64, limit: u32) -> Result<Vec<OutboxRow>> {
         // "published = 0" as the partial index has it: with another wording SQLite would scan the table.
         let sql = "SELECT id, event_id, aggregate_id, payload FROM outbox
                    WHERE published = 0 AND id > ?1 ORDER BY id LIMIT ?2";
         let mut query = self.db.prepare_cached(sql)?;
         let rows = query.query_map((after, limit), |row| {
             let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
-            Ok(PendingRow { id: row.get(0)?, event })
+            Ok(OutboxRow { id: row.get(0)?, event, published: false })
         })?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
@@ -117,9 +120,14 @@ impl Store {
     /// Records a row as published, in a transaction of its own: the send and the mark can never be one.
     ///
     /// # Errors
-    /// The database stays locked for longer than the busy timeout.
-    pub fn mark(&self, id: i64) -> rusqlite::Result<()> {
-        self.db.prepare_cached("UPDATE outbox SET published = 1 WHERE id = ?1")?.execute([id]).map(|_| ())
+    /// The database cannot be written, for another reason than a lock.
+    pub fn mark(&self, id: i64) -> Result<Marked> {
+        match self.db.prepare_cached("UPDATE outbox SET published = 1 WHERE id = ?1")?.execute([id]) {
+            Ok(0) => Ok(Marked::NotThere),
+            Ok(_) => Ok(Marked::Done),
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(Marked::Busy),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Is this loan committed?
@@ -151,9 +159,10 @@ impl Store {
             .query_map((), |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         let outbox = txn
-            .prepare("SELECT event_id, aggregate_id, published FROM outbox ORDER BY id")?
+            .prepare("SELECT id, event_id, aggregate_id, payload, published FROM outbox ORDER BY id")?
             .query_map((), |row| {
-                Ok(OutboxRow { event_id: row.get(0)?, aggregate_id: row.get(1)?, published: row.get(2)? })
+                let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
+                Ok(OutboxRow { id: row.get(0)?, event, published: row.get(4)? })
             })?
             .collect::<rusqlite::Result<_>>()?;
         Ok((loans, outbox))
@@ -170,16 +179,19 @@ impl Store {
         if note(RESET_NOTE)?.is_some() {
             return Ok(TopicNote::ResetUnderWay);
         }
-        Ok(note(TOPIC_NOTE)?.map_or(TopicNote::None, TopicNote::SentTo))
+        match note(TOPIC_NOTE)? {
+            Some(json) => Ok(TopicNote::BoundTo(serde_json::from_str(&json)?)),
+            None => Ok(TopicNote::Unbound),
+        }
     }
 
-    /// Notes where the first event is about to go; a note that is there stays.
+    /// Notes where events are about to go; a note that is there stays.
     ///
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
-    pub fn note_topic(&self, incarnation: &str) -> Result<()> {
+    pub fn bind_topic(&self, incarnation: &Incarnation) -> Result<()> {
         let sql = "INSERT INTO lab_note (name, value) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        self.db.execute(sql, (TOPIC_NOTE, incarnation))?;
+        self.db.execute(sql, (TOPIC_NOTE, serde_json::to_string(incarnation)?))?;
         Ok(())
     }
 
@@ -193,14 +205,16 @@ impl Store {
         Ok(())
     }
 
-    /// Empties the schema and notes the fresh topic, in one transaction.
+    /// Empties the schema and notes the fresh topic, in one transaction. Numbers begin again, as the topic does: a table
+    /// that remembers event ids must be emptied with them.
     ///
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
-    pub fn finish_reset(&mut self, incarnation: &str) -> Result<()> {
+    pub fn finish_reset(&mut self, incarnation: &Incarnation) -> Result<()> {
         let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         file::empty(&txn)?;
-        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, ?2)", (TOPIC_NOTE, incarnation))?;
+        let note = (TOPIC_NOTE, serde_json::to_string(incarnation)?);
+        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, ?2)", note)?;
         txn.commit()?;
         Ok(())
     }
@@ -240,9 +254,7 @@ impl Txn<'_> {
         let row = (&event.event_id, &event.aggregate_id, EVENT_TYPE, &event.payload);
         match self.txn.prepare_cached(sql)?.execute(row) {
             Ok(_) => Ok(Ok(())),
-            Err(rusqlite::Error::SqliteFailure(code, reason))
-                if code.code == rusqlite::ErrorCode::ConstraintViolation =>
-            {
+            Err(rusqlite::Error::SqliteFailure(code, reason)) if code.code == ErrorCode::ConstraintViolation => {
                 Ok(Err(Refusal { code: code.extended_code, reason: reason.unwrap_or_default() }))
             }
             Err(error) => Err(error.into()),

@@ -10,8 +10,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{ANSWER_TIMEOUT, Incarnation, Reports, client_config, create, embedded, no_answer, reason, servers, topic};
-use crate::event::Record;
+use super::{ANSWER_TIMEOUT, Cluster, Reports, client_config, create, no_answer, topic};
+use crate::event::{Incarnation, Position, Record};
 use crate::lab::Lab;
 
 /// A reading that brings nothing for so long has ended short.
@@ -26,8 +26,8 @@ pub enum Ending {
     Whole,
     /// The broker has dropped the oldest records of a partition: its log begins above 0.
     Truncated { partition: i32, first: i64 },
-    /// The records stopped coming before the end.
-    Short { partition: i32, read_to: i64, end: i64 },
+    /// The records stopped coming before the end; `why` is what the client has to say about it.
+    Short { partition: i32, read_to: i64, end: i64, why: String },
 }
 
 /// A topic that exists, ready to be read.
@@ -46,14 +46,7 @@ impl Reader {
     /// # Errors
     /// No Kafka answers, or a setting is refused.
     pub fn find(lab: &Lab) -> Result<Option<Self>> {
-        let embedded = match &lab.kafka {
-            Some(_) => None,
-            None => match embedded::find(lab)? {
-                Some(broker) => Some(broker),
-                None => return Ok(None),
-            },
-        };
-        let servers = servers(lab, embedded.as_ref());
+        let Some(cluster) = Cluster::find(lab)? else { return Ok(None) };
         let mut settings = vec![
             // The client does not assign without a group's name; nothing is ever committed under it.
             ("group.id", "outbox-lab"),
@@ -64,16 +57,16 @@ impl Reader {
             // transaction's) is this event the way out.
             ("enable.partition.eof", "true"),
         ];
-        if embedded.is_some() {
+        if cluster.is_embedded() {
             // The embedded broker lets an empty fetch wait the whole time, even when records come.
             settings.extend([("fetch.wait.max.ms", "1"), ("fetch.error.backoff.ms", "1")]);
         }
-        let config = client_config(lab, servers, &settings);
+        let config = client_config(lab, cluster.servers(), &settings);
         let consumer = ManuallyDrop::new(create::<_, BaseConsumer<_>>(&config, Reports::default())?);
+        // Asked for by name: a consumer's metadata request makes no topic, unlike a producer's.
         let metadata = consumer.fetch_metadata(Some(&lab.topic), ANSWER_TIMEOUT).map_err(|error| {
-            // What the client has to complain about waits in its queue.
-            while consumer.poll(Duration::from_millis(50)).is_some() {}
-            no_answer(servers, &(reason(&error) + &consumer.context().complaint()))
+            hear_out(&consumer);
+            no_answer(cluster.servers(), &error, consumer.context())
         })?;
         let partitions: Vec<i32> = metadata
             .topics()
@@ -84,9 +77,9 @@ impl Reader {
         if partitions.is_empty() {
             return Ok(None);
         }
-        let incarnation = match &embedded {
-            Some(broker) => broker.incarnation(&lab.topic),
-            None => topic::incarnation(lab, &topic::cluster_id(consumer.client(), servers)?),
+        let incarnation = match &cluster {
+            Cluster::Embedded(broker) => broker.incarnation(&lab.topic),
+            Cluster::Kafka(servers) => topic::incarnation(lab, servers, consumer.client())?,
         };
         Ok(Some(Self { consumer, topic: lab.topic.clone(), partitions, incarnation }))
     }
@@ -104,16 +97,18 @@ impl Reader {
     pub fn read(&self, mut each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
         let mut ending = Ending::Whole;
         for &partition in &self.partitions {
-            let (first, end) = self
-                .consumer
-                .fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT)
-                .map_err(|error| no_answer(&self.incarnation.to_string(), &reason(&error)))?;
+            let (first, end) =
+                self.consumer.fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT).map_err(|error| {
+                    hear_out(&self.consumer);
+                    no_answer(&format!("the {}", self.incarnation), &error, self.consumer.context())
+                })?;
             if first > 0 && ending == Ending::Whole {
                 ending = Ending::Truncated { partition, first };
             }
             let read_to = self.read_partition(partition, first, end, &mut each)?;
             if read_to < end {
-                return Ok(Ending::Short { partition, read_to, end });
+                hear_out(&self.consumer);
+                return Ok(Ending::Short { partition, read_to, end, why: self.consumer.context().complaint() });
             }
         }
         Ok(ending)
@@ -161,13 +156,18 @@ impl Reader {
     }
 }
 
+/// What the client has to complain about waits in its queue, and comes out only by polling.
+fn hear_out(consumer: &BaseConsumer<Reports>) {
+    let deadline = Instant::now() + Duration::from_millis(200);
+    while consumer.poll(Duration::from_millis(50)).is_some() && Instant::now() < deadline {}
+}
+
 fn record(message: &BorrowedMessage<'_>) -> Record {
     let headers = message.headers().map(|headers| {
         headers.iter().map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect()
     });
     Record {
-        partition: message.partition(),
-        offset: message.offset(),
+        at: Position { partition: message.partition(), offset: message.offset() },
         key: message.key().map(<[u8]>::to_vec),
         headers: headers.unwrap_or_default(),
         payload: message.payload().map(<[u8]>::to_vec),

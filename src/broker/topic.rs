@@ -12,61 +12,52 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use futures_executor::block_on;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
-use rdkafka::client::{Client, ClientContext};
+use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::{ANSWER_TIMEOUT, Incarnation, Reports, client_config, create, no_answer, reason};
+use super::{ANSWER_TIMEOUT, Reports, client_config, create, no_answer, no_answer_but};
+use crate::event::Incarnation;
 use crate::failure::Failure;
 use crate::lab::Lab;
 
 /// How long a cluster has to make or delete a topic.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Finds the topic, or makes it.
-pub(super) fn ensure<C: ClientContext>(
-    lab: &Lab,
-    servers: &str,
-    client: &Client<C>,
-    complaint: &dyn Fn() -> String,
-) -> Result<Incarnation> {
-    if !exists(client, &lab.topic).map_err(|error| no_answer(servers, &(reason(&error) + &complaint())))? {
-        let admin = Admin::connect(lab, servers)?;
-        return admin.make(lab);
+/// Finds the topic, or makes it with one partition.
+pub(super) fn ensure(lab: &Lab, servers: &str, client: &Client<Reports>) -> Result<Incarnation> {
+    if !exists(servers, client, &lab.topic)? {
+        return Admin::connect(lab, servers)?.make(lab);
     }
-    let cluster = cluster_id(client, servers)?;
-    Ok(incarnation(lab, &cluster))
+    incarnation(lab, servers, client)
 }
 
 /// The incarnation of a topic that exists.
-pub(super) fn incarnation(lab: &Lab, cluster: &str) -> Incarnation {
-    let made = fs::read_to_string(record_of(lab, cluster, &lab.topic)).ok();
-    Incarnation::kafka(cluster, &lab.topic, made.as_deref())
+pub(super) fn incarnation(lab: &Lab, servers: &str, client: &Client<Reports>) -> Result<Incarnation> {
+    let cluster = cluster_id(servers, client)?;
+    let made = fs::read_to_string(record_of(lab, &cluster, &lab.topic)).ok();
+    Ok(Incarnation { cluster: Some(cluster), topic: lab.topic.clone(), made })
 }
 
 /// The cluster's own id.
-pub(super) fn cluster_id<C: ClientContext>(client: &Client<C>, servers: &str) -> Result<String> {
+fn cluster_id(servers: &str, client: &Client<Reports>) -> Result<String> {
     let id = client.fetch_cluster_id(ANSWER_TIMEOUT);
-    id.map(|id| id.replace('/', "_")).ok_or_else(|| no_answer(servers, "it does not say which cluster it is"))
+    // It names a folder, too.
+    id.map(|id| id.replace('/', "_")).ok_or_else(|| no_answer_but(servers, "it does not say which cluster it is"))
 }
 
 /// Is the topic there? Asked for as one of all: asking for it by name would make it where the cluster makes
 /// topics on demand.
-fn exists<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<bool, KafkaError> {
-    let metadata = client.fetch_metadata(None, ANSWER_TIMEOUT)?;
+fn exists(servers: &str, client: &Client<Reports>, topic: &str) -> Result<bool> {
+    let metadata =
+        client.fetch_metadata(None, ANSWER_TIMEOUT).map_err(|error| no_answer(servers, &error, client.context()))?;
     Ok(metadata.topics().iter().any(|known| known.name() == topic && !known.partitions().is_empty()))
 }
 
-/// A fresh topic on a real Kafka, offsets from 0: deleted if it is there and the lab made it, and made anew.
-/// `before` runs when it is certain that the topic may be replaced, and before anything is.
-///
-/// # Errors
-/// The topic is not this lab directory's own; then nothing is deleted. Or the cluster does not do it.
-pub fn fresh_topic(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()>) -> Result<Incarnation> {
+/// A fresh topic: deleted if it is there and the lab made it, and made anew. See `Cluster::fresh_topic`.
+pub(super) fn fresh(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()>) -> Result<Incarnation> {
     let admin = Admin::connect(lab, servers)?;
-    let is_there = exists(admin.client.inner(), &lab.topic)
-        .map_err(|error| no_answer(servers, &(reason(&error) + &admin.complaint())))?;
-    let record = record_of(lab, &admin.cluster, &lab.topic);
-    if is_there && !record.exists() {
+    let is_there = exists(servers, admin.client.inner(), &lab.topic)?;
+    if is_there && !record_of(lab, &admin.cluster, &lab.topic).exists() {
         return Err(Failure::failed(
             format!("the topic {} is there, and this lab directory did not make it: nothing was deleted", lab.topic),
             "take another topic: --topic NAME, or OUTBOX_LAB_TOPIC",
@@ -79,32 +70,23 @@ pub fn fresh_topic(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()>
     admin.make(lab)
 }
 
-/// The topics that this lab directory has on record in that cluster.
+/// Deletes every topic that this lab directory has on record in that cluster, and tells of each.
 ///
 /// # Errors
-/// No broker answers.
-pub fn made_topics(lab: &Lab, servers: &str) -> Result<Vec<String>> {
+/// No broker answers, or it does not delete one.
+pub fn delete_made(lab: &Lab, servers: &str, mut deleted: impl FnMut(&str) -> Result<()>) -> Result<()> {
     if !lab.dir.join("topics").is_dir() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let admin = Admin::connect(lab, servers)?;
-    let mut topics: Vec<String> = fs::read_dir(lab.dir.join("topics").join(&admin.cluster))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
+    let recorded = fs::read_dir(lab.dir.join("topics").join(&admin.cluster)).into_iter().flatten();
+    let mut topics: Vec<String> = recorded.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     topics.sort();
-    Ok(topics)
-}
-
-/// Deletes a topic that this lab directory has on record, and the record.
-///
-/// # Errors
-/// The cluster does not do it.
-pub fn delete_topic(lab: &Lab, servers: &str, topic: &str) -> Result<()> {
-    let admin = Admin::connect(lab, servers)?;
-    admin.delete(topic)?;
-    fs::remove_file(record_of(lab, &admin.cluster, topic))?;
+    for topic in topics {
+        admin.delete(&topic)?;
+        fs::remove_file(record_of(lab, &admin.cluster, &topic))?;
+        deleted(&topic)?;
+    }
     Ok(())
 }
 
@@ -115,22 +97,18 @@ fn record_of(lab: &Lab, cluster: &str, topic: &str) -> PathBuf {
 struct Admin {
     /// Never dropped: joining its thread takes 100 ms, and the process ends anyway.
     client: ManuallyDrop<AdminClient<Reports>>,
+    servers: String,
     cluster: String,
 }
 
 impl Admin {
     fn connect(lab: &Lab, servers: &str) -> Result<Self> {
-        let client =
-            ManuallyDrop::new(create::<_, AdminClient<_>>(&client_config(lab, servers, &[]), Reports::default())?);
-        if let Err(error) = client.inner().fetch_metadata(None, ANSWER_TIMEOUT) {
-            return Err(no_answer(servers, &(reason(&error) + &client.inner().context().complaint())));
-        }
-        let cluster = cluster_id(client.inner(), servers)?;
-        Ok(Self { client, cluster })
-    }
-
-    fn complaint(&self) -> String {
-        self.client.inner().context().complaint()
+        let config = client_config(lab, servers, &[]);
+        let client = ManuallyDrop::new(create::<_, AdminClient<_>>(&config, Reports::default())?);
+        // The id comes with the metadata, and so do the reasons why none comes.
+        exists(servers, client.inner(), &lab.topic)?;
+        let cluster = cluster_id(servers, client.inner())?;
+        Ok(Self { client, servers: servers.to_owned(), cluster })
     }
 
     /// Makes the topic, waits until the cluster shows it, and puts it on record. The record comes last: with
@@ -141,7 +119,7 @@ impl Admin {
         let made = block_on(self.client.create_topics([&topic], &options));
         match outcome(made) {
             // Another command of this lab was faster.
-            Err(RDKafkaErrorCode::TopicAlreadyExists) => return Ok(incarnation(lab, &self.cluster)),
+            Err(RDKafkaErrorCode::TopicAlreadyExists) => return incarnation(lab, &self.servers, self.client.inner()),
             made => made.map_err(|code| refused("made", &lab.topic, code))?,
         }
         self.wait_until(&lab.topic, true)?;
@@ -149,7 +127,7 @@ impl Admin {
         fs::create_dir_all(record.parent().unwrap_or(&lab.dir))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         lab.write_whole(&record, now.to_string().as_bytes())?;
-        Ok(incarnation(lab, &self.cluster))
+        incarnation(lab, &self.servers, self.client.inner())
     }
 
     fn delete(&self, topic: &str) -> Result<()> {
@@ -166,7 +144,7 @@ impl Admin {
 
     fn wait_until(&self, topic: &str, there: bool) -> Result<()> {
         let deadline = Instant::now() + ADMIN_TIMEOUT;
-        while exists(self.client.inner(), topic).unwrap_or(!there) != there {
+        while exists(&self.servers, self.client.inner(), topic)? != there {
             if Instant::now() > deadline {
                 return Err(Failure::failed(
                     format!("the cluster took the order for the topic {topic} and did not carry it out"),

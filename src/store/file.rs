@@ -75,7 +75,7 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
     let old_wal = beside(path, "-wal");
     let has_old_wal = old_wal.exists();
     if let Found::LabDatabase = inspect(path)? {
-        return open_file(path, OpenFlags::empty());
+        return open_file(path);
     }
     if has_old_wal {
         return Err(Failure::failed(
@@ -114,7 +114,7 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
 /// None is there, or something else is.
 pub(super) fn open(path: &Path) -> Result<Connection> {
     match inspect(path)? {
-        Found::LabDatabase => open_file(path, OpenFlags::empty()),
+        Found::LabDatabase => open_file(path),
         Found::Nothing => Err(Failure::failed(
             format!("there is no lab database at {}", path.display()),
             "check the path (--db, --dir), or make one with reset; nothing is known to be lost",
@@ -195,8 +195,8 @@ fn connect(path: &Path, more: OpenFlags) -> Result<Connection> {
     Ok(db)
 }
 
-fn open_file(path: &Path, more: OpenFlags) -> Result<Connection> {
-    let db = connect(path, more)?;
+fn open_file(path: &Path) -> Result<Connection> {
+    let db = connect(path, OpenFlags::empty())?;
     settle(&db)?;
     Ok(db)
 }

@@ -1,9 +1,11 @@
 //! Loan numbers. Each family counts from a start of its own and skips what another has used. A number that
-//! was committed is never given out again, not even after its rows were purged: a consumer that remembers
+//! was committed is not given out again before the next reset, not even after its rows were purged: a consumer that remembers
 //! its event id would take the new event for a duplicate. One that was rolled back may be.
 
 use anyhow::Result;
 use rusqlite::Transaction;
+
+use crate::event::Loan;
 
 /// The three rows of numbers that the book uses (7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +61,9 @@ fn used(txn: &Transaction, number: i64) -> Result<Option<i64>> {
     if span.is_some() {
         return Ok(span);
     }
-    let row = "SELECT EXISTS (SELECT 1 FROM business_loan WHERE loan_id = 'L-' || ?1)
-                   OR EXISTS (SELECT 1 FROM outbox WHERE event_id = 'evt-' || ?1)";
-    let row: bool = txn.prepare_cached(row)?.query_row([number], |row| row.get(0))?;
+    let row = "SELECT EXISTS (SELECT 1 FROM business_loan WHERE loan_id = ?1)
+                   OR EXISTS (SELECT 1 FROM outbox WHERE event_id = ?2)";
+    let event = Loan::numbered(number).created();
+    let row: bool = txn.prepare_cached(row)?.query_row((event.aggregate_id, event.event_id), |row| row.get(0))?;
     Ok(row.then_some(number))
 }

@@ -60,7 +60,7 @@ fn records_on_another_kafka_are_gone_and_not_lost() {
     lab.ok("write 1");
     lab.ok("publish 1");
     let kafka = lab.kafka.take();
-    lab.run("reconcile").exits(3).says("the records are gone from here").says("in the Kafka cluster");
+    lab.run("reconcile").exits(3).says("the records are gone from here").says("of the Kafka cluster");
     lab.kafka = kafka;
     lab.ok("reconcile --expect 1/1/1/1");
 }
