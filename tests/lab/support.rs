@@ -90,13 +90,18 @@ impl Lab {
     /// Runs a command line until it prints its HOLD line.
     #[track_caller]
     pub fn hold(&self, line: &str) -> Held {
-        let mut child =
-            self.command(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let stdout = lines_of(child.stdout.take().unwrap());
-        let stderr = lines_of(child.stderr.take().unwrap());
-        let mut held = Held { line: line.to_owned(), child: Some(child), stdout, stderr, printed: Vec::new() };
+        let mut held = Held::start(line, self.command(line.split_whitespace()));
         held.until_hold();
         held
+    }
+
+    /// The book's chapter, up to the count: five rows written, three sent twice.
+    #[track_caller]
+    pub fn play_chapter(&self) {
+        self.ok("reset");
+        self.hold("write-hold 5").kill();
+        self.hold("publish-hold 3").kill();
+        self.ok("publish 10");
     }
 
     /// The four counts, as verify prints them: business_loan, outbox, published, unpublished.
@@ -180,6 +185,21 @@ impl Ended {
         self
     }
 
+    /// Asserts what stands on standard output.
+    #[track_caller]
+    pub fn prints(self, text: &str) -> Self {
+        assert!(self.stdout.contains(text), "no \"{text}\" in {self:#?}");
+        self
+    }
+
+    /// Asserts how the last line of standard output begins.
+    #[track_caller]
+    pub fn ends_in(self, text: &str) -> Self {
+        let last = self.stdout.lines().last().unwrap_or_default();
+        assert!(last.starts_with(text), "no \"{text}\" ends {self:#?}");
+        self
+    }
+
     /// Asserts what stands on standard error.
     #[track_caller]
     pub fn says(self, text: &str) -> Self {
@@ -205,6 +225,14 @@ pub struct Held {
 }
 
 impl Held {
+    /// Starts a command, and waits for nothing yet.
+    pub fn start(line: &str, mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = lines_of(child.stdout.take().unwrap());
+        let stderr = lines_of(child.stderr.take().unwrap());
+        Self { line: line.to_owned(), child: Some(child), stdout, stderr, printed: Vec::new() }
+    }
+
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.as_ref().unwrap().id().try_into().unwrap())
     }
