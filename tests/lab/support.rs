@@ -6,8 +6,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ pub struct Lab {
 impl Lab {
     /// A lab on the embedded broker.
     pub fn new() -> Self {
+        heed_signals();
         Self { folder: tempfile::tempdir().unwrap(), kafka: None }
     }
 
@@ -133,6 +135,18 @@ impl Drop for Lab {
             ended.exits(0);
         }
     }
+}
+
+/// Gives what the tests start the usual signals. In the background of a script SIGINT is ignored, under nohup SIGHUP, and
+/// no child could change that: but a signal that has a handler here is at its default there.
+fn heed_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            // Here, too, it does what it always does.
+            signal_hook::flag::register_conditional_default(signal as i32, Arc::new(AtomicBool::new(true))).unwrap();
+        }
+    });
 }
 
 /// Runs a test on the embedded broker, and on a real Kafka where there is one.
