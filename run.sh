@@ -4,6 +4,8 @@
 #
 # Exit codes: 0 PASS; 1 the transcript differs; 2 usage; 3 inconclusive (a kill missed); 4 the lab could not do it.
 set -euo pipefail
+# With it `cd` may go to another folder, and prints where it went.
+unset CDPATH
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -24,6 +26,10 @@ END
 build() {
   if [ -n "${OUTBOX_LAB_BIN:-}" ]; then
     lab=$OUTBOX_LAB_BIN
+    if ! command -v "$lab" >/dev/null 2>&1; then
+      echo "run.sh: OUTBOX_LAB_BIN names $lab, and there is no such program" >&2
+      exit 4
+    fi
     return
   fi
   need cargo "Rust builds the lab" "sudo apt-get install rustup && rustup default stable" \
@@ -39,19 +45,31 @@ build() {
   fi
 }
 
+remove_work() {
+  # An impatient second Ctrl-C would stop it halfway.
+  trap '' INT TERM HUP
+  if [ -n "$work" ]; then
+    rm -rf "$work"
+  fi
+}
+
 # The whole scenario, in a folder of its own.
 play() {
   need diff "it compares the transcript" "sudo apt-get install diffutils" "sudo dnf install diffutils" "xcode-select --install"
   build
-  work=$(mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX")
-  transcript=$work/transcript
-  trap 'rm -rf "$work"' EXIT
-  mkdir "$work/play"
 
-  # Trapped, so that they wait for the scenario, which cleans up behind itself in the folder that the exit removes.
+  # Trapped, so that they wait for the scenario, which cleans up behind itself in the folder that the exit removes. Before
+  # there is a folder: one that came in between would leave it behind.
+  work=
+  trap remove_work EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
   trap 'exit 129' HUP
+  if ! work=$(mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") || ! mkdir "$work/play"; then
+    echo "FAIL: there is no folder to play in; TMPDIR names another place for it"
+    exit 4
+  fi
+  transcript=$work/transcript
 
   status=0
   # pipefail: the status is the scenario's, tee's being 0.

@@ -6,9 +6,16 @@
 # Each `$ command` of the transcript can be typed by hand. Exit codes: 0 played to its end; 1 a count is wrong;
 # 3 a kill missed or a hold was not reached; otherwise that of the command that failed.
 set -euo pipefail
+# With it `cd` may go to another folder, and prints where it went.
+unset CDPATH
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 lab=${OUTBOX_LAB_BIN:-$scripts/../target/release/outbox-lab}
+case $lab in
+  /*) ;;
+  # As the caller meant it, whose folder is left now.
+  */*) lab=$PWD/$lab ;;
+esac
 cd "${1:?usage: scripts/scenario.sh FOLDER}"
 
 # The lab directory is .lab in this folder, whatever the caller's own is.
@@ -61,8 +68,16 @@ hold() {
     case $line in *HOLD*) reached=yes && break ;; esac
   done 3<output
   if [ "$reached" = no ]; then
-    echo "scenario.sh: $* came to no HOLD" >&2
-    exit 3
+    # The status is its own if it ended by itself, and that of this kill if the deadline passed.
+    local status=0
+    kill -9 "$held" 2>/dev/null || true
+    wait "$held" 2>/dev/null || status=$?
+    held=
+    echo "scenario.sh: $* came to no HOLD (status $status)" >&2
+    case $status in
+      0 | 3 | 137) exit 3 ;;
+      *) exit "$status" ;;
+    esac
   fi
 }
 

@@ -6,8 +6,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ pub struct Lab {
 impl Lab {
     /// A lab on the embedded broker.
     pub fn new() -> Self {
+        heed_signals();
         Self { folder: tempfile::tempdir().unwrap(), kafka: None }
     }
 
@@ -90,13 +92,18 @@ impl Lab {
     /// Runs a command line until it prints its HOLD line.
     #[track_caller]
     pub fn hold(&self, line: &str) -> Held {
-        let mut child =
-            self.command(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let stdout = lines_of(child.stdout.take().unwrap());
-        let stderr = lines_of(child.stderr.take().unwrap());
-        let mut held = Held { line: line.to_owned(), child: Some(child), stdout, stderr, printed: Vec::new() };
+        let mut held = Held::start(line, self.command(line.split_whitespace()));
         held.until_hold();
         held
+    }
+
+    /// The book's chapter, up to the count: five rows written, three sent twice.
+    #[track_caller]
+    pub fn play_chapter(&self) {
+        self.ok("reset");
+        self.hold("write-hold 5").kill();
+        self.hold("publish-hold 3").kill();
+        self.ok("publish 10");
     }
 
     /// The four counts, as verify prints them: business_loan, outbox, published, unpublished.
@@ -128,6 +135,18 @@ impl Drop for Lab {
             ended.exits(0);
         }
     }
+}
+
+/// Gives what the tests start the usual signals. In the background of a script SIGINT is ignored, under nohup SIGHUP, and
+/// no child could change that: but a signal that has a handler here is at its default there.
+fn heed_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            // Here, too, it does what it always does.
+            signal_hook::flag::register_conditional_default(signal as i32, Arc::new(AtomicBool::new(true))).unwrap();
+        }
+    });
 }
 
 /// Runs a test on the embedded broker, and on a real Kafka where there is one.
@@ -180,6 +199,21 @@ impl Ended {
         self
     }
 
+    /// Asserts what stands on standard output.
+    #[track_caller]
+    pub fn prints(self, text: &str) -> Self {
+        assert!(self.stdout.contains(text), "no \"{text}\" in {self:#?}");
+        self
+    }
+
+    /// Asserts how the last line of standard output begins.
+    #[track_caller]
+    pub fn ends_in(self, text: &str) -> Self {
+        let last = self.stdout.lines().last().unwrap_or_default();
+        assert!(last.starts_with(text), "no \"{text}\" ends {self:#?}");
+        self
+    }
+
     /// Asserts what stands on standard error.
     #[track_caller]
     pub fn says(self, text: &str) -> Self {
@@ -205,6 +239,14 @@ pub struct Held {
 }
 
 impl Held {
+    /// Starts a command, and waits for nothing yet.
+    pub fn start(line: &str, mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = lines_of(child.stdout.take().unwrap());
+        let stderr = lines_of(child.stderr.take().unwrap());
+        Self { line: line.to_owned(), child: Some(child), stdout, stderr, printed: Vec::new() }
+    }
+
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.as_ref().unwrap().id().try_into().unwrap())
     }
