@@ -230,9 +230,13 @@ impl Publisher {
     /// No broker answers, a setting is refused, or the topic cannot be made.
     pub fn connect(lab: &Lab, on_wire: Option<fn()>) -> Result<Self> {
         let cluster = Cluster::ensure(lab)?;
-        if let Cluster::Embedded(broker) = &cluster {
-            broker.ensure_topic(&lab.topic)?;
-        }
+        let incarnation = match &cluster {
+            Cluster::Embedded(broker) => {
+                broker.ensure_topic(&lab.topic)?;
+                broker.incarnation(&lab.topic)
+            }
+            Cluster::Kafka(servers) => topic::ensure(lab, servers)?,
+        };
         let send_timeout = SEND_TIMEOUT.as_millis().to_string();
         let mut settings = vec![
             ("acks", "all"),
@@ -249,10 +253,9 @@ impl Publisher {
         let reports = Reports { on_wire, ..Reports::default() };
         let config = client_config(lab, cluster.servers(), &settings);
         let producer = ManuallyDrop::new(create::<_, ThreadedProducer<_>>(&config, reports)?);
-        let incarnation = match &cluster {
-            Cluster::Embedded(broker) => broker.incarnation(&lab.topic),
-            Cluster::Kafka(servers) => topic::ensure(lab, servers, producer.client())?,
-        };
+        if let Err(error) = producer.client().fetch_metadata(Some(&lab.topic), ANSWER_TIMEOUT) {
+            return Err(no_answer(cluster.servers(), &error, producer.client().context()));
+        }
         Ok(Self { producer, topic: lab.topic.clone(), incarnation })
     }
 
@@ -341,7 +344,7 @@ fn no_answer(servers: &str, error: &KafkaError, reports: &Reports) -> anyhow::Er
 fn no_answer_but(servers: &str, why: &str) -> anyhow::Error {
     Failure::failed(
         format!("no Kafka answers at {servers}: {why}"),
-        "check --bootstrap and that the broker is up (scripts/kafka.sh status), or leave KAFKA_BOOTSTRAP unset for the \
-         embedded broker",
+        "see that the broker is up (outbox-lab broker status; scripts/kafka.sh status), and check --bootstrap; without \
+         KAFKA_BOOTSTRAP the lab takes the embedded broker",
     )
 }

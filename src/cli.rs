@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 
 use crate::crash::HoldAt;
@@ -37,6 +38,11 @@ pub struct Cli {
     pub command: Command,
 }
 
+const DEFAULT_DIR: &str = ".lab";
+
+/// The book's.
+const DEFAULT_TOPIC: &str = "v2c7.outbox";
+
 /// What the lab's counting stands on: an acknowledgement that is one, a reader that reads everything and says when it
 /// cannot.
 const OWN_PROPERTIES: &[&str] = &[
@@ -56,16 +62,16 @@ const OWN_PROPERTIES: &[&str] = &[
 #[command(next_help_heading = "The lab")]
 pub struct Place {
     /// The lab directory: database, embedded broker, topics made
-    #[arg(long, global = true, value_name = "DIR", env = "OUTBOX_LAB_DIR", default_value = ".lab")]
+    #[arg(long, global = true, value_name = "DIR", env = "OUTBOX_LAB_DIR", default_value = DEFAULT_DIR, value_parser = path())]
     pub dir: PathBuf,
     /// The business database [default: DIR/outbox.db]
-    #[arg(long, global = true, value_name = "PATH", env = "OUTBOX_LAB_DB")]
+    #[arg(long, global = true, value_name = "PATH", env = "OUTBOX_LAB_DB", value_parser = path())]
     pub db: Option<PathBuf>,
     /// A real Kafka, HOST:PORT[,…] [default: the embedded broker]
     #[arg(long, global = true, value_name = "SERVERS", env = "KAFKA_BOOTSTRAP", value_parser = servers)]
     pub bootstrap: Option<String>,
     /// The topic
-    #[arg(long, global = true, value_name = "NAME", env = "OUTBOX_LAB_TOPIC", default_value = "v2c7.outbox", value_parser = topic)]
+    #[arg(long, global = true, value_name = "NAME", env = "OUTBOX_LAB_TOPIC", default_value = DEFAULT_TOPIC, value_parser = topic)]
     pub topic: String,
     /// A librdkafka property; may be repeated
     #[arg(short = 'X', global = true, value_name = "KEY=VALUE", value_parser = property)]
@@ -74,11 +80,13 @@ pub struct Place {
 
 impl From<&Place> for Lab {
     fn from(place: &Place) -> Self {
+        // An empty variable is one that is not set.
+        let dir = if place.dir.as_os_str().is_empty() { PathBuf::from(DEFAULT_DIR) } else { place.dir.clone() };
+        let topic = if place.topic.is_empty() { DEFAULT_TOPIC } else { &place.topic };
         Self {
-            dir: place.dir.clone(),
-            db: place.db.clone().unwrap_or_else(|| place.dir.join("outbox.db")),
-            topic: place.topic.clone(),
-            // An empty variable is one that is not set.
+            db: place.db.clone().filter(|db| !db.as_os_str().is_empty()).unwrap_or_else(|| dir.join("outbox.db")),
+            dir,
+            topic: topic.to_owned(),
             kafka: place.bootstrap.clone().filter(|servers| !servers.is_empty()),
             properties: place.properties.clone(),
         }
@@ -167,8 +175,16 @@ pub enum Broker {
     },
 }
 
+/// Any path, also one that is not UTF-8; clap's own parser of paths takes no empty one, which an empty variable gives.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
 fn topic(name: &str) -> Result<String, String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() {
+        return Ok(String::new());
+    }
     if (1..=249).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".." {
         return Ok(name.to_owned());
     }
@@ -193,7 +209,9 @@ fn property(text: &str) -> Result<(String, String), String> {
         "message.timeout.ms" | "delivery.timeout.ms" if value.parse().is_ok_and(|ms: u32| ms == 0 || ms > 10_000) => {
             Err("a send is waited for 10 s at the most, as in the book: 1 to 10000".to_owned())
         }
-        key if OWN_PROPERTIES.contains(&key) => Err("the lab stands on this one: it does not give it away".to_owned()),
+        key if OWN_PROPERTIES.contains(&key) || key.starts_with("test.") => {
+            Err("the lab stands on this one: it does not give it away".to_owned())
+        }
         _ => Ok((key.to_owned(), value.to_owned())),
     }
 }

@@ -27,6 +27,7 @@ use crate::store::in_words;
 /// # Errors
 /// It could not be done: see `Failure`.
 pub fn run(cli: &Cli, lab: &Lab) -> Result<Exit> {
+    lab.check()?;
     let out = &Output::new(cli.json);
     dispatch(&cli.command, lab, out).map_err(|error| in_words(error, &lab.db))
 }

@@ -9,7 +9,8 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
 use serde::Serialize;
 
 use crate::failure::{Exit, Failure};
@@ -115,6 +116,14 @@ pub fn prepare() {
     let _ = go_on().thread_block();
 }
 
+/// A SIGUSR1 that came before the hold was meant for another: it must not let this one go on. One more of the same
+/// kind makes certain that there is one to take away; signals of a kind do not queue.
+fn forget_early_signals() -> Result<()> {
+    kill(Pid::this(), Signal::SIGUSR1)?;
+    go_on().wait()?;
+    Ok(())
+}
+
 fn go_on() -> SigSet {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGUSR1);
@@ -184,6 +193,7 @@ impl<'a> Holds<'a> {
         let Some(hold) = self.wanted.iter_mut().find(|hold| hold.at == here) else { return Ok(()) };
         hold.reached = true;
         let book = book.filter(|_| hold.in_book);
+        forget_early_signals()?;
         let pid = std::process::id();
         // The hint first: whoever waits for the HOLD line may kill as soon as it is there.
         hint(&format!("held at {here}, pid {pid}: kill -9 {pid} (or kill -USR1 {pid} to let it go on)"));

@@ -24,7 +24,25 @@ pub struct Lab {
     pub properties: Vec<(String, String)>,
 }
 
+/// The files of the lab directory that are the lab's own.
+const OWN_FILES: &[&str] = &["alive.lock", "broker.lock", "broker.json", "broker.log"];
+
 impl Lab {
+    /// Refuses a database that would lie where the lab keeps something else.
+    ///
+    /// # Errors
+    /// Usage.
+    pub fn check(&self) -> Result<()> {
+        let name = self.db.file_name().and_then(|name| name.to_str());
+        if self.db.parent() == Some(&self.dir) && name.is_some_and(|name| OWN_FILES.contains(&name)) {
+            return Err(Failure::usage(
+                format!("{} is a file of the lab's own, and cannot be the database", self.db.display()),
+                "take another path with --db",
+            ));
+        }
+        Ok(())
+    }
+
     /// Makes the lab directory, readable by its owner only, and the folders above it.
     ///
     /// # Errors
@@ -48,12 +66,39 @@ impl Lab {
         }
     }
 
+    /// Makes the folders above the database.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn make_folder_of_database(&self) -> Result<()> {
+        let Some(folder) = self.db.parent() else { return Ok(()) };
+        fs::create_dir_all(folder).map_err(|error| {
+            Failure::failed(
+                format!("the folder {} cannot be made ({error})", folder.display()),
+                "take another path with --db, or another lab directory with --dir",
+            )
+        })
+    }
+
     /// Opens a lock file of the lab directory.
     ///
     /// # Errors
     /// The directory cannot be written.
     pub fn lock_file(&self, name: &str) -> Result<LockFile> {
         LockFile::open(&self.dir.join(name)).map_err(|error| self.not_writable(&error))
+    }
+
+    /// Opens a lock file elsewhere.
+    ///
+    /// # Errors
+    /// Its folder cannot be written.
+    pub fn open_lock(&self, path: &Path) -> Result<LockFile> {
+        LockFile::open(path).map_err(|error| {
+            Failure::failed(
+                format!("the database {} cannot be written: its lock {} ({error})", self.db.display(), path.display()),
+                format!("allow it (chmod u+w {}, and its folder), or take another path with --db", self.db.display()),
+            )
+        })
     }
 
     /// Writes a file below the lab directory whole: no reader ever sees half of it. The draft lies in the lab directory

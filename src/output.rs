@@ -230,6 +230,12 @@ impl Line<'_> {
                 }
             }
             Self::Expectation { found, met: true, .. } => write!(w, "[reconcile] {found} as expected"),
+            Self::Expectation { expected, found, met: false } if expected == found => {
+                write!(
+                    w,
+                    "[reconcile] {found}, but made up of events that should not be there or are missing: see above"
+                )
+            }
             Self::Expectation { expected, found, met: false } => {
                 write!(w, "[reconcile] expected {expected}, found {found}")
             }

@@ -63,7 +63,7 @@ impl Relay<'_, '_> {
     /// read. Every row that is not marked stays pending.
     pub fn run(&mut self, limit: u32, marking: Marking) -> Result<Result<(), Stopped>> {
         let mut to_mark: Vec<(i64, String)> = Vec::new();
-        let mut after = 0;
+        let mut after = i64::MIN;
         while self.sent < limit {
             let page = self.store.pending(after, PAGE.min(limit - self.sent))?;
             let Some(last) = page.last() else { break };

@@ -5,27 +5,36 @@ mod file;
 mod number;
 mod words;
 
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
+pub use self::file::refuse_others;
 pub use self::number::Family;
 pub use self::words::in_words;
 use crate::event::{Counts, EVENT_TYPE, Event, Incarnation, Loan, OutboxRow};
+use crate::failure::Failure;
 
 const TOPIC_NOTE: &str = "topic";
+const SENT_NOTE: &str = "sent";
 const RESET_NOTE: &str = "reset under way";
 
 /// A lab database, open.
 pub struct Store {
     db: Connection,
+    path: PathBuf,
+    /// Device and inode of the file that was opened.
+    file: (u64, u64),
 }
 
 /// What the database notes about the topic that its events go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicNote {
-    /// No command has been about to send yet.
+    /// Nothing was sent yet.
     Unbound,
     /// A reset began and did not end.
     ResetUnderWay,
@@ -59,7 +68,7 @@ impl Store {
     /// # Errors
     /// Something is there that is not a lab database; it is left as it was.
     pub fn make(path: &Path) -> Result<Self> {
-        Ok(Self { db: file::make(path)? })
+        Self::of(file::make(path)?, path)
     }
 
     /// Opens the lab database at `path`.
@@ -67,7 +76,22 @@ impl Store {
     /// # Errors
     /// None is there, or something that is not one.
     pub fn open(path: &Path) -> Result<Self> {
-        Ok(Self { db: file::open(path)? })
+        Self::of(file::open(path)?, path)
+    }
+
+    fn of(db: Connection, path: &Path) -> Result<Self> {
+        Ok(Self { db, path: path.to_owned(), file: identity(path)? })
+    }
+
+    /// Refuses to write where nobody will ever see it: into a file that was removed or replaced since it was opened.
+    fn is_in_place(&self) -> Result<()> {
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            return Ok(());
+        }
+        Err(Failure::failed(
+            format!("the database {} was removed or replaced while this command was at work", self.path.display()),
+            "what it had committed went with the old file; begin again: outbox-lab reset",
+        ))
     }
 
     /// The write transaction in which a loan and its event stand or fall together. `BEGIN IMMEDIATE`: a
@@ -76,6 +100,7 @@ impl Store {
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
     pub fn begin(&mut self) -> Result<Txn<'_>> {
+        self.is_in_place()?;
         Ok(Txn { txn: self.db.transaction_with_behavior(TransactionBehavior::Immediate)? })
     }
 
@@ -122,6 +147,7 @@ impl Store {
     /// # Errors
     /// The database cannot be written, for another reason than a lock.
     pub fn mark(&self, id: i64) -> Result<Marked> {
+        self.is_in_place()?;
         match self.db.prepare_cached("UPDATE outbox SET published = 1 WHERE id = ?1")?.execute([id]) {
             Ok(0) => Ok(Marked::NotThere),
             Ok(_) => Ok(Marked::Done),
@@ -180,18 +206,24 @@ impl Store {
             return Ok(TopicNote::ResetUnderWay);
         }
         match note(TOPIC_NOTE)? {
-            Some(json) => Ok(TopicNote::BoundTo(serde_json::from_str(&json)?)),
-            None => Ok(TopicNote::Unbound),
+            Some(json) if note(SENT_NOTE)?.is_some() => Ok(TopicNote::BoundTo(serde_json::from_str(&json)?)),
+            _ => Ok(TopicNote::Unbound),
         }
     }
 
-    /// Notes where events are about to go; a note that is there stays.
+    /// Notes where the first event is about to go. From then on the note stays, wherever later ones go.
     ///
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
-    pub fn bind_topic(&self, incarnation: &Incarnation) -> Result<()> {
-        let sql = "INSERT INTO lab_note (name, value) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        self.db.execute(sql, (TOPIC_NOTE, serde_json::to_string(incarnation)?))?;
+    pub fn bind_topic(&mut self, incarnation: &Incarnation) -> Result<()> {
+        let json = serde_json::to_string(incarnation)?;
+        let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let sql = "INSERT INTO lab_note (name, value) SELECT ?1, ?2
+                   WHERE NOT EXISTS (SELECT 1 FROM lab_note WHERE name = ?3)
+                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        txn.execute(sql, (TOPIC_NOTE, json, SENT_NOTE))?;
+        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, '') ON CONFLICT DO NOTHING", [SENT_NOTE])?;
+        txn.commit()?;
         Ok(())
     }
 
@@ -276,6 +308,11 @@ impl Txn<'_> {
     pub fn rollback(self) -> Result<()> {
         Ok(self.txn.rollback()?)
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 fn count(row: &rusqlite::Row, column: usize) -> rusqlite::Result<u64> {

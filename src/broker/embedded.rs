@@ -137,10 +137,13 @@ pub fn ensure(lab: &Lab) -> Result<Embedded> {
 fn spawn(lab: &Lab) -> Result<()> {
     let log = File::options().create(true).append(true).open(lab.dir.join("broker.log"));
     let log = log.with_context(|| format!("{} cannot be written", lab.dir.join("broker.log").display()))?;
+    let dir = fs::canonicalize(&lab.dir).with_context(|| format!("{} is gone", lab.dir.display()))?;
     let mut child = Command::new(std::env::current_exe().context("this program's own path is not known")?)
         .arg("--dir")
-        .arg(&lab.dir)
+        .arg(dir)
         .args(["broker", "serve"])
+        // It outlives the caller, whose folder it is not to keep busy.
+        .current_dir("/")
         .env_remove("KAFKA_BOOTSTRAP")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -182,12 +185,15 @@ impl Embedded {
     /// # Errors
     /// It does not answer.
     pub fn stop(&self, lab: &Lab) -> Result<()> {
-        self.done(Request::Stop)?;
+        let told = self.done(Request::Stop);
         let lock = lab.lock_file("broker.lock")?;
+        let has_ended = || -> Result<bool> { Ok(lock.holder(Kind::Exclusive)? != Some(self.pid)) };
         let deadline = Instant::now() + CHANGE_TIMEOUT;
-        while lock.holder(Kind::Exclusive)? == Some(self.pid) {
-            if Instant::now() > deadline {
-                return Err(self.silent());
+        while !has_ended()? {
+            // Another command may have told it to end, too.
+            if told.is_err() || Instant::now() > deadline {
+                std::thread::sleep(Duration::from_millis(20));
+                return if has_ended()? { Ok(()) } else { told.and(Err(self.silent())) };
             }
             std::thread::sleep(Duration::from_millis(1));
         }

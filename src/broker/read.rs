@@ -5,6 +5,7 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
@@ -30,10 +31,13 @@ pub enum Ending {
     Short { partition: i32, read_to: i64, end: i64, why: String },
 }
 
+/// Never dropped: closing it takes 100 ms, and the process ends anyway.
+type LastingConsumer = ManuallyDrop<BaseConsumer<Reports>>;
+
 /// A topic that exists, ready to be read.
 pub struct Reader {
-    /// Never dropped: closing it takes 100 ms, and the process ends anyway.
-    consumer: ManuallyDrop<BaseConsumer<Reports>>,
+    consumer: LastingConsumer,
+    config: ClientConfig,
     topic: String,
     partitions: Vec<i32>,
     incarnation: Incarnation,
@@ -62,7 +66,7 @@ impl Reader {
             settings.extend([("fetch.wait.max.ms", "1"), ("fetch.error.backoff.ms", "1")]);
         }
         let config = client_config(lab, cluster.servers(), &settings);
-        let consumer = ManuallyDrop::new(create::<_, BaseConsumer<_>>(&config, Reports::default())?);
+        let consumer = connect(&config)?;
         // Asked for by name: a consumer's metadata request makes no topic, unlike a producer's.
         let metadata = consumer.fetch_metadata(Some(&lab.topic), ANSWER_TIMEOUT).map_err(|error| {
             hear_out(&consumer);
@@ -79,9 +83,9 @@ impl Reader {
         }
         let incarnation = match &cluster {
             Cluster::Embedded(broker) => broker.incarnation(&lab.topic),
-            Cluster::Kafka(servers) => topic::incarnation(lab, servers, consumer.client())?,
+            Cluster::Kafka(servers) => topic::incarnation(lab, servers)?,
         };
-        Ok(Some(Self { consumer, topic: lab.topic.clone(), partitions, incarnation }))
+        Ok(Some(Self { consumer, config, topic: lab.topic.clone(), partitions, incarnation }))
     }
 
     /// The topic that is read.
@@ -96,43 +100,74 @@ impl Reader {
     /// The broker stops answering, or `each` fails.
     pub fn read(&self, mut each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
         let mut ending = Ending::Whole;
-        for &partition in &self.partitions {
-            let (first, end) =
-                self.consumer.fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT).map_err(|error| {
-                    hear_out(&self.consumer);
-                    no_answer(&format!("the {}", self.incarnation), &error, self.consumer.context())
-                })?;
+        let ends = self.ends()?;
+        for (nth, (&partition, &end)) in self.partitions.iter().zip(&ends).enumerate() {
+            let (first, stable) = self
+                .consumer
+                .fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT)
+                .map_err(|error| self.silent(&error))?;
             if first > 0 && ending == Ending::Whole {
                 ending = Ending::Truncated { partition, first };
             }
-            let read_to = self.read_partition(partition, first, end, &mut each)?;
+            // A consumer that is assigned another partition stalls for a second: a new one takes some milliseconds.
+            let another = if nth == 0 { None } else { Some(connect(&self.config)?) };
+            let consumer = another.as_ref().unwrap_or(&self.consumer);
+            let read_to = self.read_partition(consumer, partition, first, stable, &mut each)?;
             if read_to < end {
-                hear_out(&self.consumer);
-                return Ok(Ending::Short { partition, read_to, end, why: self.consumer.context().complaint() });
+                hear_out(consumer);
+                let why = match consumer.context().complaint() {
+                    none if none.is_empty() && stable < end => {
+                        " (a Kafka transaction that is still open holds back the rest)".to_owned()
+                    }
+                    complaint => complaint,
+                };
+                return Ok(Ending::Short { partition, read_to, end, why });
             }
         }
         Ok(ending)
     }
 
+    /// The high watermarks. A consumer of committed records is told of the end of those instead, which an open transaction
+    /// holds back: so they are asked for by one that takes all.
+    fn ends(&self) -> Result<Vec<i64>> {
+        let mut config = self.config.clone();
+        config.set("isolation.level", "read_uncommitted");
+        let all = connect(&config)?;
+        let end = |&partition| match all.fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT) {
+            Ok((_, end)) => Ok(end),
+            Err(error) => {
+                hear_out(&all);
+                Err(no_answer(&format!("the {}", self.incarnation), &error, all.context()))
+            }
+        };
+        self.partitions.iter().map(end).collect()
+    }
+
+    fn silent(&self, error: &KafkaError) -> anyhow::Error {
+        hear_out(&self.consumer);
+        no_answer(&format!("the {}", self.incarnation), error, self.consumer.context())
+    }
+
     /// Reads the offsets `first..end`, and returns the offset that would come next.
     fn read_partition(
         &self,
+        consumer: &BaseConsumer<Reports>,
         partition: i32,
         first: i64,
         end: i64,
         each: &mut impl FnMut(Record) -> Result<()>,
     ) -> Result<i64> {
         if first >= end {
-            return Ok(end);
+            return Ok(end.max(first));
         }
         let mut assignment = TopicPartitionList::new();
         // By number: `Offset::Beginning` costs a look-up of half a second.
         assignment.add_partition_offset(&self.topic, partition, Offset::Offset(first))?;
-        self.consumer.assign(&assignment)?;
+        consumer.assign(&assignment)?;
         let mut next = first;
         let mut deadline = Instant::now() + SILENCE;
         while next < end {
-            match self.consumer.poll(Duration::from_millis(100)) {
+            match consumer.poll(Duration::from_millis(100)) {
                 Some(Ok(message)) if message.partition() == partition => {
                     // Another process may be sending: what came after the beginning is not ours to read.
                     if message.offset() < end {
@@ -154,6 +189,10 @@ impl Reader {
         }
         Ok(next)
     }
+}
+
+fn connect(config: &ClientConfig) -> Result<LastingConsumer> {
+    Ok(ManuallyDrop::new(create(config, Reports::default())?))
 }
 
 /// What the client has to complain about waits in its queue, and comes out only by polling.

@@ -6,7 +6,7 @@
 //! after a day without a lab command.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,11 +124,8 @@ impl Broker {
 
     /// Answers one caller; `true` when it was told to end.
     fn answer(&mut self, lab: &Lab, stream: &TcpStream) -> Result<bool> {
-        stream.set_read_timeout(Some(ASKING_TIME))?;
         stream.set_nodelay(true)?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        let ask: Ask = serde_json::from_str(&line)?;
+        let ask: Ask = serde_json::from_slice(&read_line(stream)?)?;
         let stop = matches!(ask.request, Request::Stop);
         let (answer, replaced) = match self.carry_out(lab, ask) {
             Ok(outcome) => outcome,
@@ -169,6 +166,23 @@ impl Broker {
         }
         Ok((Answer::Done { broker: self.identity.clone(), topics_gone }, replaced))
     }
+}
+
+/// A line, within the asking time: whoever drips it keeps nobody else waiting.
+fn read_line(mut stream: &TcpStream) -> Result<Vec<u8>> {
+    let deadline = Instant::now() + ASKING_TIME;
+    let mut line = Vec::new();
+    let mut chunk = [0; 1024];
+    while !line.ends_with(b"\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        anyhow::ensure!(!left.is_zero(), "the caller took too long to say what it wants");
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut chunk)? {
+            0 => anyhow::bail!("the caller hung up"),
+            n => line.extend_from_slice(&chunk[..n]),
+        }
+    }
+    Ok(line)
 }
 
 fn new_cluster(control: u16) -> Result<(Cluster, Embedded)> {

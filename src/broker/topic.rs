@@ -1,17 +1,24 @@
 //! Topics on a real Kafka: made with one partition, and deleted only where the lab directory has it on
 //! record that it made them in that cluster.
 //!
-//! The record of a topic is the file `topics/CLUSTER/TOPIC` of the lab directory. It holds the time at which
-//! the topic was made, in milliseconds since 1970: the incarnation.
+//! A topic of the lab's bears a mark: when it was made, in microseconds since 1970, as its `max.compaction.lag.ms`, which
+//! means nothing for a topic that is not compacted. So any client can tell one making of a topic from the next, and
+//! another's topic of the same name from the lab's own. (Kafka's own topic ids are out of reach: the client library does
+//! not show them.)
+//!
+//! The record of a topic is the file `topics/CLUSTER/TOPIC` of the lab directory, and holds that mark. It is written before
+//! the topic is made, with a word that says so, and once more after it: no crash leaves a topic that the lab does not know
+//! for its own.
 
 use std::fs;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use futures_executor::block_on;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication, TopicResult};
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -19,30 +26,52 @@ use super::{ANSWER_TIMEOUT, Reports, client_config, create, no_answer, no_answer
 use crate::event::Incarnation;
 use crate::failure::Failure;
 use crate::lab::Lab;
+use crate::lock::{Kind, LockFile};
 
 /// How long a cluster has to make or delete a topic.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A topic's setting that carries the mark.
+const MARK: &str = "max.compaction.lag.ms";
+
 /// Finds the topic, or makes it with one partition.
-pub(super) fn ensure(lab: &Lab, servers: &str, client: &Client<Reports>) -> Result<Incarnation> {
-    if !exists(servers, client, &lab.topic)? {
-        return Admin::connect(lab, servers)?.make(lab);
+pub(super) fn ensure(lab: &Lab, servers: &str) -> Result<Incarnation> {
+    let admin = Admin::connect(lab, servers)?;
+    if !exists(servers, admin.client.inner(), &lab.topic)? {
+        let _alone = alone(lab)?;
+        // Another command of this lab directory may have been faster.
+        if !exists(servers, admin.client.inner(), &lab.topic)? {
+            admin.make(lab)?;
+        }
     }
-    incarnation(lab, servers, client)
+    admin.incarnation(&lab.topic)
+}
+
+/// One command of a lab directory at a time makes topics, so that each record tells of the topic that is there.
+fn alone(lab: &Lab) -> Result<LockFile> {
+    let lock = lab.lock_file("topics.lock")?;
+    let deadline = Instant::now() + ADMIN_TIMEOUT;
+    while !lock.try_lock(Kind::Exclusive)? {
+        if Instant::now() > deadline {
+            return Err(Failure::failed(
+                "another command of this lab directory is making a topic and does not end",
+                "let it end, then type the command again",
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(lock)
 }
 
 /// The incarnation of a topic that exists.
-pub(super) fn incarnation(lab: &Lab, servers: &str, client: &Client<Reports>) -> Result<Incarnation> {
-    let cluster = cluster_id(servers, client)?;
-    let made = fs::read_to_string(record_of(lab, &cluster, &lab.topic)).ok();
-    Ok(Incarnation { cluster: Some(cluster), topic: lab.topic.clone(), made })
+pub(super) fn incarnation(lab: &Lab, servers: &str) -> Result<Incarnation> {
+    Admin::connect(lab, servers)?.incarnation(&lab.topic)
 }
 
-/// The cluster's own id.
+/// The cluster's own id. It names a folder, too.
 fn cluster_id(servers: &str, client: &Client<Reports>) -> Result<String> {
-    let id = client.fetch_cluster_id(ANSWER_TIMEOUT);
-    // It names a folder, too.
-    id.map(|id| id.replace('/', "_")).ok_or_else(|| no_answer_but(servers, "it does not say which cluster it is"))
+    let id = client.fetch_cluster_id(ANSWER_TIMEOUT).map(|id| id.replace('/', "_"));
+    id.ok_or_else(|| no_answer_but(servers, "it does not say which cluster it is"))
 }
 
 /// Is the topic there? Asked for as one of all: asking for it by name would make it where the cluster makes
@@ -57,7 +86,7 @@ fn exists(servers: &str, client: &Client<Reports>, topic: &str) -> Result<bool> 
 pub(super) fn fresh(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()>) -> Result<Incarnation> {
     let admin = Admin::connect(lab, servers)?;
     let is_there = exists(servers, admin.client.inner(), &lab.topic)?;
-    if is_there && !record_of(lab, &admin.cluster, &lab.topic).exists() {
+    if is_there && !admin.made_by(lab, &lab.topic)? {
         return Err(Failure::failed(
             format!("the topic {} is there, and this lab directory did not make it: nothing was deleted", lab.topic),
             "take another topic: --topic NAME, or OUTBOX_LAB_TOPIC",
@@ -66,8 +95,10 @@ pub(super) fn fresh(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()
     before()?;
     if is_there {
         admin.delete(&lab.topic)?;
+        Record::of(lab, &admin.cluster, &lab.topic).forget()?;
     }
-    admin.make(lab)
+    admin.make(lab)?;
+    admin.incarnation(&lab.topic)
 }
 
 /// Deletes every topic that this lab directory has on record in that cluster, and tells of each.
@@ -83,15 +114,57 @@ pub fn delete_made(lab: &Lab, servers: &str, mut deleted: impl FnMut(&str) -> Re
     let mut topics: Vec<String> = recorded.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     topics.sort();
     for topic in topics {
-        admin.delete(&topic)?;
-        fs::remove_file(record_of(lab, &admin.cluster, &topic))?;
-        deleted(&topic)?;
+        // Somebody else may have made one of the same name since.
+        let is_own = !exists(servers, admin.client.inner(), &topic)? || admin.made_by(lab, &topic)?;
+        if is_own {
+            admin.delete(&topic)?;
+        }
+        Record::of(lab, &admin.cluster, &topic).forget()?;
+        if is_own {
+            deleted(&topic)?;
+        }
     }
     Ok(())
 }
 
-fn record_of(lab: &Lab, cluster: &str, topic: &str) -> PathBuf {
-    lab.dir.join("topics").join(cluster).join(topic)
+/// What the lab directory has on record of a topic.
+struct Record {
+    path: PathBuf,
+}
+
+/// Stands before the mark of a topic that is only about to be made.
+const ABOUT_TO: &str = "about to make ";
+
+impl Record {
+    fn of(lab: &Lab, cluster: &str, topic: &str) -> Self {
+        Self { path: lab.dir.join("topics").join(cluster).join(topic) }
+    }
+
+    fn text(&self) -> Option<String> {
+        fs::read_to_string(&self.path).ok()
+    }
+
+    /// The mark, whether or not the topic is known to have been made.
+    fn mark(&self) -> Option<String> {
+        self.text().map(|text| text.trim_start_matches(ABOUT_TO).to_owned())
+    }
+
+    /// The mark of an attempt that died: its order may still be carried out.
+    fn unfinished(&self) -> Option<String> {
+        self.text().and_then(|text| text.strip_prefix(ABOUT_TO).map(ToOwned::to_owned))
+    }
+
+    fn write(&self, lab: &Lab, text: &str) -> Result<()> {
+        fs::create_dir_all(self.path.parent().unwrap_or(&lab.dir))?;
+        lab.write_whole(&self.path, text.as_bytes())
+    }
+
+    fn forget(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 struct Admin {
@@ -111,23 +184,41 @@ impl Admin {
         Ok(Self { client, servers: servers.to_owned(), cluster })
     }
 
-    /// Makes the topic, waits until the cluster shows it, and puts it on record. The record comes last: with
-    /// a record and no topic of ours, somebody else's topic of that name could be deleted for ours.
-    fn make(&self, lab: &Lab) -> Result<Incarnation> {
-        let topic = NewTopic::new(&lab.topic, 1, TopicReplication::Fixed(-1));
+    /// The mark of a topic that exists; `None` where it bears none, or this client may not see it.
+    fn mark(&self, topic: &str) -> Result<Option<String>> {
+        let described =
+            block_on(self.client.describe_configs([&ResourceSpecifier::Topic(topic)], &AdminOptions::new()));
+        let configs = described.map_err(|error| no_answer(&self.servers, &error, self.client.inner().context()))?;
+        let setting = configs.into_iter().flatten().find_map(|config| config.get(MARK)?.value.clone());
+        // Without a mark it is the greatest number there is.
+        Ok(setting.filter(|mark| mark.parse().is_ok_and(|mark: i64| mark < i64::MAX)))
+    }
+
+    fn incarnation(&self, topic: &str) -> Result<Incarnation> {
+        Ok(Incarnation { cluster: Some(self.cluster.clone()), topic: topic.to_owned(), made: self.mark(topic)? })
+    }
+
+    /// Is the topic that is there the one that this lab directory has on record?
+    fn made_by(&self, lab: &Lab, topic: &str) -> Result<bool> {
+        let recorded = Record::of(lab, &self.cluster, topic).mark();
+        Ok(recorded.is_some() && recorded == self.mark(topic)?)
+    }
+
+    /// Puts the topic on record, makes it, and waits until the cluster shows it.
+    fn make(&self, lab: &Lab) -> Result<()> {
+        let record = Record::of(lab, &self.cluster, &lab.topic);
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros().to_string();
+        let mark = record.unfinished().unwrap_or_else(now);
+        record.write(lab, &format!("{ABOUT_TO}{mark}"))?;
+        let topic = NewTopic::new(&lab.topic, 1, TopicReplication::Fixed(-1)).set(MARK, &mark);
         let options = AdminOptions::new().operation_timeout(Some(ADMIN_TIMEOUT));
-        let made = block_on(self.client.create_topics([&topic], &options));
-        match outcome(made) {
-            // Another command of this lab was faster.
-            Err(RDKafkaErrorCode::TopicAlreadyExists) => return incarnation(lab, &self.servers, self.client.inner()),
-            made => made.map_err(|code| refused("made", &lab.topic, code))?,
+        match outcome(block_on(self.client.create_topics([&topic], &options))) {
+            Ok(()) | Err(RDKafkaErrorCode::TopicAlreadyExists) => {}
+            Err(code) => return Err(refused("made", &lab.topic, code)),
         }
         self.wait_until(&lab.topic, true)?;
-        let record = record_of(lab, &self.cluster, &lab.topic);
-        fs::create_dir_all(record.parent().unwrap_or(&lab.dir))?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        lab.write_whole(&record, now.to_string().as_bytes())?;
-        incarnation(lab, &self.servers, self.client.inner())
+        // It may be another lab's, which was faster; or it is that of an earlier attempt of ours.
+        if self.mark(&lab.topic)?.as_ref() == Some(&mark) { record.write(lab, &mark) } else { record.forget() }
     }
 
     fn delete(&self, topic: &str) -> Result<()> {

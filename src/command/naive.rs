@@ -8,7 +8,7 @@ use crate::crash::{CrashPoint, Holds};
 use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::{BookHold, Line, Output};
-use crate::presence::enter;
+use crate::presence::enter_making;
 use crate::store::{Family, Store};
 
 /// What becomes of an event whose send failed.
@@ -16,10 +16,9 @@ const NO_OUTBOX: &str = "Its loan is committed, and there is no outbox row: noth
 
 /// With `hold` the book's line stands for the commit and the hold together.
 pub(super) fn run(lab: &Lab, hold: bool, holds: &mut Holds, out: &Output) -> Result<Exit> {
-    lab.make_dir()?;
-    let _present = enter(lab)?;
+    let _present = enter_making(lab)?;
     let mut store = Store::make(&lab.db)?;
-    let publisher = connect(lab, &store, holds)?;
+    let publisher = connect(lab, &mut store, holds)?;
 
     let txn = store.begin()?;
     let loan = txn.next_loan(Family::Naive)?;

@@ -14,7 +14,7 @@ use crate::store::{Store, TopicNote};
 const BEGIN_AGAIN: &str = "begin again: outbox-lab reset";
 
 /// Connects a command that sends, and notes in the database where its events go from now on.
-pub(super) fn connect(lab: &Lab, store: &Store, holds: &Holds) -> Result<Publisher> {
+pub(super) fn connect(lab: &Lab, store: &mut Store, holds: &Holds) -> Result<Publisher> {
     let announce: fn() = || hint("on the wire: a produce request has gone out, and its answer has not come");
     // Only for a process that will be held there: statistics cost.
     let on_wire = holds.may_hold_at(CrashPoint::Sent).then_some(announce);

@@ -12,9 +12,11 @@ use crate::relay::{Marking, Relay};
 use crate::store::Store;
 
 pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, holds: &mut Holds, out: &Output) -> Result<Exit> {
+    // The embedded broker will want it; made later, it would not say that this command is alive.
+    lab.make_dir()?;
     let _present = enter(lab)?;
-    let store = Store::open(&lab.db)?;
-    let publisher = connect(lab, &store, holds)?;
+    let mut store = Store::open(&lab.db)?;
+    let publisher = connect(lab, &mut store, holds)?;
     let command = holds.command();
     let mut relay = Relay { store: &store, publisher: &publisher, holds, out, sent: 0, marked: 0 };
     if let Err(stopped) = relay.run(limit, marking)? {

@@ -13,7 +13,6 @@ use crate::store::Store;
 /// The topic first, then the schema; what lies between the two is noted in the database beforehand, so that a
 /// reset that died there reads as one, and a second reset mends it.
 pub(super) fn run(lab: &Lab, holds: &mut Holds, out: &Output) -> Result<Exit> {
-    lab.make_dir()?;
     let _alone = enter_alone(lab)?;
     let mut store = Store::make(&lab.db)?;
     let (incarnation, topics_gone) = Cluster::ensure(lab)?.fresh_topic(lab, || store.begin_reset())?;

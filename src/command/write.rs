@@ -8,12 +8,11 @@ use crate::event::Counts;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::{BookHold, Line, Output};
-use crate::presence::enter;
+use crate::presence::enter_making;
 use crate::store::{Family, Store};
 
 pub(super) fn run(lab: &Lab, n: u32, holds: &mut Holds, out: &Output) -> Result<Exit> {
-    lab.make_dir()?;
-    let _present = enter(lab)?;
+    let _present = enter_making(lab)?;
     let mut store = Store::make(&lab.db)?;
     let mut tally = Running::of(&store)?;
     for i in 1..=n {

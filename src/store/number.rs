@@ -2,7 +2,7 @@
 //! was committed is not given out again before the next reset, not even after its rows were purged: a consumer that remembers
 //! its event id would take the new event for a duplicate. One that was rolled back may be.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rusqlite::Transaction;
 
 use crate::event::Loan;
@@ -43,9 +43,10 @@ impl Family {
 pub(super) fn next(txn: &Transaction, family: Family) -> Result<i64> {
     let last = "SELECT coalesce(max(last), 0) FROM loan_number WHERE family = ?1";
     let last: i64 = txn.prepare_cached(last)?.query_row([family.name()], |row| row.get(0))?;
-    let mut number = family.start().max(last + 1);
+    let after = |number: i64| number.checked_add(1).context("the loan numbers have come to their end");
+    let mut number = family.start().max(after(last)?);
     while let Some(used_to) = used(txn, number)? {
-        number = used_to + 1;
+        number = after(used_to)?;
     }
     let keep = "INSERT INTO loan_number (family, first, last) VALUES (?1, ?2, ?2)
                 ON CONFLICT (family) DO UPDATE SET last = excluded.last";

@@ -198,7 +198,9 @@ fn a_command_that_meets_a_held_reset_names_it() {
     let lab = Lab::new();
     lab.ok("write 1");
     let held = lab.hold("reset --hold-at after-topic");
-    lab.run("verify").exits(4).says(&format!("a reset is at work in the lab directory .lab: pid {}", held.pid()));
+    lab.run("verify")
+        .exits(4)
+        .says(&format!("a reset is at work on this lab directory or database: pid {}", held.pid()));
     let waits = lab.command(["write", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     held.go_on();
     held.end().exits(0);
@@ -244,21 +246,11 @@ fn a_log_that_was_cut_at_its_beginning_proves_nothing() {
     lab.ok("write 1");
     lab.ok("publish 1");
     // The embedded broker keeps 5 MiB of a partition and drops what is older.
-    let servers = lab.ok("broker status").trim().strip_prefix("[broker] up ").unwrap().to_owned();
-    let payload = "x".repeat(500_000);
-    flood(&servers, "v2c7.outbox", &payload, 15);
+    for _ in 0..15 {
+        lab.send_foreign(Some("evt-0"), &"x".repeat(500_000));
+    }
     lab.run("reconcile").exits(3).says("records are gone: partition 0 begins at offset").names_next_step();
     lab.run("consume").exits(3).says("records are gone");
-}
-
-/// Sends records of no particular meaning.
-fn flood(servers: &str, topic: &str, payload: &str, times: u32) {
-    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-    let producer: BaseProducer = rdkafka::ClientConfig::new().set("bootstrap.servers", servers).create().unwrap();
-    for _ in 0..times {
-        producer.send(BaseRecord::to(topic).key("evt-0").payload(payload)).unwrap();
-        producer.flush(Duration::from_secs(10)).unwrap();
-    }
 }
 
 #[test]
@@ -294,4 +286,86 @@ fn clean_is_refused_while_another_command_is_alive() {
     held.go_on();
     held.end().exits(0);
     lab.ok("reconcile --expect 1/1/1/1");
+}
+
+/// Dies at random points of its first steps: what a kill in the making of a database leaves is mended by the next command.
+#[test]
+fn a_kill_while_the_database_is_made_leaves_nothing_that_stands_in_the_way() {
+    let lab = Lab::new();
+    for nth in 0..40 {
+        let db = format!("{nth}.db");
+        let mut child =
+            lab.command(["--db", &db, "write", "1"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // Not a synchronisation: the point of death is to vary.
+        std::thread::sleep(Duration::from_micros(nth * 150));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        lab.ok(&format!("--db {db} write 1"));
+        lab.ok(&format!("--db {db} verify"));
+    }
+}
+
+#[test]
+fn a_database_that_is_removed_under_a_command_takes_no_more_writes() {
+    let lab = Lab::new();
+    lab.ok("write 2");
+    let write = lab.hold("write 2 --hold-at after-commit");
+    let publish = lab.hold("publish 2 --hold-at after-ack");
+    fs::remove_file(lab.path(".lab/outbox.db")).unwrap();
+    for held in [write, publish] {
+        held.go_on();
+        let ended = held.end().exits(4).says("was removed or replaced while this command was at work");
+        assert_eq!(ended.stdout.lines().filter(|line| line.contains("marked=")).count(), 0);
+    }
+}
+
+#[test]
+fn a_row_that_is_gone_is_not_said_to_be_marked() {
+    let lab = Lab::new();
+    lab.ok("write 2");
+    let publish = lab.hold("publish 2 --hold-at after-ack");
+    other_program(&lab.path(".lab/outbox.db")).execute_batch("DELETE FROM outbox").unwrap();
+    publish.go_on();
+    let ended = publish.end().says("the row of evt-1001 is gone");
+    assert!(
+        ended.stdout.contains("[publish] sent=2 marked=0 unpublished-left=0")
+            || ended.stdout.contains("sent=2 marked=0")
+    );
+}
+
+#[test]
+fn a_broker_that_left_before_anything_was_sent_took_nothing_along() {
+    let lab = Lab::new();
+    lab.ok("reset");
+    lab.ok("broker stop");
+    lab.ok("write 2");
+    lab.ok("reconcile --expect 2/2/0/0");
+    lab.ok("publish 5");
+    lab.ok("reconcile --expect 2/2/2/2");
+}
+
+#[test]
+fn reset_is_refused_while_a_command_of_another_lab_directory_is_at_the_same_database() {
+    let lab = Lab::new();
+    lab.ok("--db shared.db write 1");
+    let held = lab.hold("--dir other --db shared.db publish 1 --hold-at after-ack");
+    lab.run("--db shared.db reset").exits(4).says(&format!("pid {}", held.pid()));
+    held.go_on();
+    held.end().exits(0);
+    lab.ok("--dir other --db shared.db reconcile --expect 1/1/1/1");
+    lab.ok("--dir other clean");
+}
+
+#[test]
+fn a_signal_that_comes_before_the_hold_does_not_void_it() {
+    let lab = Lab::new();
+    let mut held = lab.hold("write 2 --hold-at after-commit@1 --hold-at after-commit@2");
+    // Two at once: the second must not let the second hold go on, too.
+    held.signal(Signal::SIGSTOP);
+    held.go_on();
+    held.go_on();
+    held.signal(Signal::SIGCONT);
+    held.until_hold();
+    held.kill();
+    assert_eq!(lab.counts(), [2, 2, 0, 2]);
 }

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use tempfile::TempDir;
 
 /// How long anything may take before a test gives up on it. No test waits so long unless it fails.
@@ -118,6 +120,19 @@ impl Lab {
     #[track_caller]
     pub fn keys(&self) -> Vec<String> {
         self.ok("consume").lines().map(|line| line.split_once(',').unwrap().0.to_owned()).collect()
+    }
+
+    /// Sends a record as another program would, to the embedded broker.
+    pub fn send_foreign(&self, key: Option<&str>, payload: &str) {
+        let up = self.ok("broker status");
+        let servers = up.trim().strip_prefix("[broker] up ").unwrap();
+        let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", servers).create().unwrap();
+        let mut record = BaseRecord::<str, str>::to("v2c7.outbox").payload(payload);
+        if let Some(key) = key {
+            record = record.key(key);
+        }
+        producer.send(record).unwrap();
+        producer.flush(DEADLINE).unwrap();
     }
 
     /// The pid of the embedded broker.
