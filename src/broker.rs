@@ -72,14 +72,19 @@ impl Cluster {
     ///
     /// # Errors
     /// The topic is not this lab directory's own; then nothing is deleted. Or the broker does not do it.
-    pub fn fresh_topic(&self, lab: &Lab, before: impl FnOnce() -> Result<()>) -> Result<(Incarnation, usize)> {
+    pub fn fresh_topic(
+        &self,
+        lab: &Lab,
+        partitions: i32,
+        before: impl FnOnce() -> Result<()>,
+    ) -> Result<(Incarnation, usize)> {
         match self {
             Self::Embedded(broker) => {
                 before()?;
-                let (broker, topics_gone) = broker.fresh(&lab.topic)?;
+                let (broker, topics_gone) = broker.fresh(&lab.topic, partitions)?;
                 Ok((broker.incarnation(&lab.topic), topics_gone))
             }
-            Self::Kafka(servers) => Ok((topic::fresh(lab, servers, before)?, 0)),
+            Self::Kafka(servers) => Ok((topic::fresh(lab, servers, partitions, before)?, 0)),
         }
     }
 
@@ -228,7 +233,7 @@ impl Publisher {
     ///
     /// # Errors
     /// No broker answers, a setting is refused, or the topic cannot be made.
-    pub fn connect(lab: &Lab, on_wire: Option<fn()>) -> Result<Self> {
+    pub fn connect(lab: &Lab, on_wire: Option<fn()>, transactional: bool) -> Result<Self> {
         let cluster = Cluster::ensure(lab)?;
         let incarnation = match &cluster {
             Cluster::Embedded(broker) => {
@@ -250,6 +255,11 @@ impl Publisher {
         if on_wire.is_some() {
             settings.push(("statistics.interval.ms", "20"));
         }
+        // Always the same for the same topic: a successor of a killed relay ends its open transaction.
+        let transactional_id = format!("outbox-lab.{}", lab.topic);
+        if transactional {
+            settings.extend([("transactional.id", transactional_id.as_str()), ("enable.idempotence", "true")]);
+        }
         let reports = Reports { on_wire, ..Reports::default() };
         let config = client_config(lab, cluster.servers(), &settings);
         let producer = ManuallyDrop::new(create::<_, ThreadedProducer<_>>(&config, reports)?);
@@ -264,15 +274,41 @@ impl Publisher {
         &self.incarnation
     }
 
-    /// Hands an event to the client. It is enqueued, not published: see [`InFlight::acknowledged`].
+    /// Begins a Kafka transaction; what an earlier relay of this topic left open is aborted.
+    ///
+    /// # Errors
+    /// The broker does not take it.
+    pub fn begin_transaction(&self) -> Result<()> {
+        let begun = self.producer.init_transactions(SEND_TIMEOUT).and_then(|()| self.producer.begin_transaction());
+        begun.map_err(|error| self.no_transaction("begun", &error))
+    }
+
+    /// Commits it: from here on a reader of committed records sees what was sent.
+    ///
+    /// # Errors
+    /// The broker does not, or does not say so: then the transaction is in doubt.
+    pub fn commit_transaction(&self) -> Result<()> {
+        self.producer
+            .commit_transaction(SEND_TIMEOUT)
+            .map_err(|error| self.no_transaction("seen to be committed", &error))
+    }
+
+    fn no_transaction(&self, done: &str, error: &KafkaError) -> anyhow::Error {
+        Failure::failed(
+            format!("the Kafka transaction could not be {done}: {}", self.why(error)),
+            "see that the broker is up, then type the command again",
+        )
+    }
+
+    /// Hands an event to the client, under a key. It is enqueued, not published: see [`InFlight::acknowledged`].
     ///
     /// # Errors
     /// The client does not take it.
-    pub fn send(&self, event: &Event) -> Result<InFlight<'_>, SendError> {
+    pub fn send(&self, event: &Event, key: &str) -> Result<InFlight<'_>, SendError> {
         let (ack, outcome) = sync_channel(1);
         let id = Header { key: ID_HEADER, value: Some(&event.event_id) };
         let record = BaseRecord::with_opaque_to(&self.topic, Box::new(ack))
-            .key(&event.event_id)
+            .key(key)
             .payload(&event.payload)
             .headers(OwnedHeaders::new().insert(id));
         match self.producer.send(record) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::crash::HoldAt;
 use crate::lab::Lab;
@@ -100,6 +100,9 @@ pub struct HoldArgs {
     /// unknown POINT lists them all
     #[arg(long, value_name = "POINT[@NTH]")]
     pub hold_at: Vec<HoldAt>,
+    /// Say at the end how often each crash point was passed, on standard error
+    #[arg(long)]
+    pub trace: bool,
 }
 
 /// How many.
@@ -117,13 +120,37 @@ pub struct Amount {
 #[derive(Subcommand)]
 pub enum Command {
     /// An empty schema and a fresh topic whose offsets start at 0
-    Reset(HoldArgs),
+    Reset {
+        /// Where to hold.
+        #[command(flatten)]
+        holds: HoldArgs,
+        /// How many partitions the fresh topic has, 1 to 100
+        #[arg(long, value_name = "P", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..=100))]
+        partitions: i32,
+    },
     /// The counter-example: commit one loan, then send its event, with no outbox
-    Naive(HoldArgs),
+    Naive {
+        /// Where to hold.
+        #[command(flatten)]
+        holds: HoldArgs,
+        /// The other wrong order: send the event, then commit the loan
+        #[arg(long)]
+        send_first: bool,
+    },
     /// naive, held after the commit and before the send
     NaiveHold(HoldArgs),
     /// N transactions, each of one loan and its outbox row
-    Write(Amount),
+    Write {
+        /// How many, and where to hold.
+        #[command(flatten)]
+        amount: Amount,
+        /// Into a store in memory that is copied to the database every 500 ms: a commit that is answered before it is
+        /// written
+        #[arg(long)]
+        delayed: bool,
+    },
+    /// N loans are given back, each in one transaction with the outbox row of its second event
+    Return(Amount),
     /// write, held after the last commit
     WriteHold(Amount),
     /// The shared fate: a new loan and an event id that exists already, in one transaction
@@ -134,8 +161,14 @@ pub enum Command {
         #[command(flatten)]
         amount: Amount,
         /// The wrong order, to see what it loses: mark each row before it is sent
-        #[arg(long)]
+        #[arg(long, conflicts_with = "transactional")]
         mark_first: bool,
+        /// All rows in one Kafka transaction, marked after the broker has committed it
+        #[arg(long)]
+        transactional: bool,
+        /// What the records are keyed by
+        #[arg(long, value_name = "KEY", default_value = "event")]
+        key: Key,
     },
     /// publish with all marks put off, held after the acknowledgements and before the marks
     PublishHold(Amount),
@@ -143,6 +176,18 @@ pub enum Command {
     Verify(HoldArgs),
     /// The whole topic as key,payload lines, partition by partition in offset order
     Consume,
+    /// A consumer: each record behind the group's stored offset becomes one effect, and its offset is committed after it
+    Apply {
+        /// Where to hold.
+        #[command(flatten)]
+        holds: HoldArgs,
+        /// Remember each event id in the effect's own transaction, and skip what was applied before
+        #[arg(long)]
+        inbox: bool,
+        /// The wrong order: commit the offset before the effect
+        #[arg(long)]
+        commit_first: bool,
+    },
     /// Database against topic: counts, duplicates, orphan rows, phantom events, lost events
     Reconcile {
         /// Business rows, outbox rows, records and distinct event ids to find, as in 5/5/8/5
@@ -155,6 +200,15 @@ pub enum Command {
     /// Give back what this lab holds outside its directory: end the embedded broker, or delete the topics that it
     /// made on a real Kafka
     Clean,
+}
+
+/// What the records of the topic are keyed by. Records of one key lie in one partition, in the order of their sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Key {
+    /// The event id, as in the book
+    Event,
+    /// The aggregate id, so that a loan's events stay together
+    Aggregate,
 }
 
 /// The embedded broker's own commands.

@@ -1,8 +1,10 @@
 //! The commands, a file each: they bring store, broker and crash points together, and print.
 
+mod apply;
 mod broker;
 mod clean;
 mod consume;
+mod give_back;
 mod naive;
 mod provenance;
 mod publish;
@@ -14,7 +16,7 @@ mod write;
 
 use anyhow::Result;
 
-use crate::cli::{Cli, Command, HoldArgs};
+use crate::cli::{Cli, Command, HoldArgs, Key};
 use crate::crash::{CrashPoint, Holds};
 use crate::failure::Exit;
 use crate::lab::Lab;
@@ -38,26 +40,42 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
     let after_last_commit = |n| Some((CrashPoint::AfterCommit, n));
     let before_marks = Some((CrashPoint::BeforeMark, 1));
     match command {
-        Command::Reset(args) => held("reset", args, None, out, |holds| reset::run(lab, holds, out)),
-        Command::Naive(args) => held("naive", args, None, out, |holds| naive::run(lab, false, holds, out)),
+        Command::Reset { holds: args, partitions } => {
+            held("reset", args, None, out, |holds| reset::run(lab, *partitions, holds, out))
+        }
+        Command::Naive { holds: args, send_first } => held("naive", args, None, out, |holds| match send_first {
+            false => naive::run(lab, false, holds, out),
+            true => naive::send_first(lab, holds, out),
+        }),
         Command::NaiveHold(args) => {
             held("naive-hold", args, before_send, out, |holds| naive::run(lab, true, holds, out))
         }
-        Command::Write(amount) => {
-            held("write", &amount.holds, None, out, |holds| write::run(lab, amount.n, holds, out))
+        Command::Write { amount, delayed } => held("write", &amount.holds, None, out, |holds| match delayed {
+            false => write::run(lab, amount.n, holds, out),
+            true => write::delayed(lab, amount.n, holds, out),
+        }),
+        Command::Return(amount) => {
+            held("return", &amount.holds, None, out, |holds| give_back::run(lab, amount.n, holds, out))
         }
         Command::WriteHold(amount) => held("write-hold", &amount.holds, after_last_commit(amount.n), out, |holds| {
             write::run(lab, amount.n, holds, out)
         }),
         Command::Rollback(args) => held("rollback", args, None, out, |holds| rollback::run(lab, holds, out)),
-        Command::Publish { amount, mark_first } => held("publish", &amount.holds, None, out, |holds| {
-            let marking = if *mark_first { Marking::BeforeEachSend } else { Marking::AfterEachAck };
-            publish::run(lab, amount.n, marking, holds, out)
-        }),
+        Command::Publish { amount, mark_first, transactional, key } => {
+            let marking = match (mark_first, transactional) {
+                (true, _) => Marking::BeforeEachSend,
+                (_, true) => Marking::AfterBrokerCommit,
+                (false, false) => Marking::AfterEachAck,
+            };
+            held("publish", &amount.holds, None, out, |holds| publish::run(lab, amount.n, marking, *key, holds, out))
+        }
         Command::PublishHold(amount) => held("publish-hold", &amount.holds, before_marks, out, |holds| {
-            publish::run(lab, amount.n, Marking::AfterAllAcks, holds, out)
+            publish::run(lab, amount.n, Marking::AfterAllAcks, Key::Event, holds, out)
         }),
         Command::Verify(args) => held("verify", args, None, out, |holds| verify::run(lab, holds, out)),
+        Command::Apply { holds: args, inbox, commit_first } => {
+            held("apply", args, None, out, |holds| apply::run(lab, *inbox, *commit_first, holds, out))
+        }
         Command::Consume => consume::run(lab, out),
         Command::Reconcile { expect } => reconcile::run(lab, *expect, out),
         Command::Broker(command) => broker::run(lab, command, out),
@@ -73,7 +91,7 @@ fn held(
     out: &Output,
     run: impl FnOnce(&mut Holds) -> Result<Exit>,
 ) -> Result<Exit> {
-    let mut holds = Holds::new(command, &args.hold_at, book, out)?;
+    let mut holds = Holds::new(command, args, book, out)?;
     let exit = run(&mut holds)?;
     Ok(holds.settle(exit))
 }

@@ -13,6 +13,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
 
+use crate::cli::HoldArgs;
 use crate::failure::{Exit, Failure};
 use crate::output::{BookHold, Line, Output, hint};
 
@@ -40,11 +41,19 @@ pub enum CrashPoint {
     BeforeMark,
     /// marked as published
     AfterMark,
+    /// all rows are sent in a Kafka transaction, and the next step is its commit
+    BeforeBrokerCommit,
+    /// the broker has committed the Kafka transaction
+    AfterBrokerCommit,
+    /// the consumer's effect is committed
+    AfterEffect,
+    /// the consumer's offset is committed
+    AfterOffsetCommit,
 }
 
 use CrashPoint::{
-    AfterAck, AfterCommit, AfterLoanRow, AfterMark, AfterOutboxRow, AfterTopic, BeforeCount, BeforeMark, BeforeSend,
-    Sent,
+    AfterAck, AfterBrokerCommit, AfterCommit, AfterEffect, AfterLoanRow, AfterMark, AfterOffsetCommit, AfterOutboxRow,
+    AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark, BeforeSend, Sent,
 };
 
 /// Which command passes which points, in the order in which it comes to them first.
@@ -54,10 +63,12 @@ const POINTS: &[(&str, &[CrashPoint])] = &[
     ("naive-hold", &[AfterLoanRow, AfterCommit, BeforeSend, Sent, AfterAck]),
     ("write", &[AfterLoanRow, AfterOutboxRow, AfterCommit]),
     ("write-hold", &[AfterLoanRow, AfterOutboxRow, AfterCommit]),
+    ("return", &[AfterLoanRow, AfterOutboxRow, AfterCommit]),
     ("rollback", &[AfterLoanRow]),
-    ("publish", &[BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
+    ("publish", &[BeforeSend, Sent, AfterAck, BeforeBrokerCommit, AfterBrokerCommit, BeforeMark, AfterMark]),
     ("publish-hold", &[BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
     ("verify", &[BeforeCount]),
+    ("apply", &[AfterEffect, AfterOffsetCommit]),
 ];
 
 impl fmt::Display for CrashPoint {
@@ -104,7 +115,7 @@ fn catalogue() -> String {
         let value = point.to_possible_value();
         let help = value.as_ref().and_then(|value| value.get_help()).map(ToString::to_string);
         let passed_by = POINTS.iter().filter(|(_, points)| points.contains(point)).map(|(command, _)| *command);
-        format!("  {point:<17} {} ({})", help.unwrap_or_default(), passed_by.collect::<Vec<_>>().join(", "))
+        format!("  {point:<20} {} ({})", help.unwrap_or_default(), passed_by.collect::<Vec<_>>().join(", "))
     };
     CrashPoint::value_variants().iter().map(row).collect::<Vec<_>>().join("\n")
 }
@@ -136,6 +147,7 @@ pub struct Holds<'a> {
     out: &'a Output,
     wanted: Vec<Hold>,
     passages: Vec<(CrashPoint, u32)>,
+    trace: bool,
 }
 
 struct Hold {
@@ -146,16 +158,17 @@ struct Hold {
 }
 
 impl<'a> Holds<'a> {
-    /// `command` is to stop at each of `hold_at`, and with the book's words at `book`.
+    /// `command` is to stop at each of those that `args` asks for, and with the book's words at `book`.
     ///
     /// # Errors
-    /// Usage, if one of `hold_at` is not a point of the command: it would silently never be reached.
+    /// Usage, if one of them is not a point of the command: it would silently never be reached.
     pub fn new(
         command: &'static str,
-        hold_at: &[HoldAt],
+        args: &HoldArgs,
         book: Option<(CrashPoint, u32)>,
         out: &'a Output,
     ) -> Result<Self> {
+        let hold_at = &args.hold_at;
         let points = POINTS.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, points)| points);
         if let Some(hold) = hold_at.iter().find(|hold| !points.contains(&hold.point)) {
             let names: Vec<_> = points.iter().map(ToString::to_string).collect();
@@ -169,7 +182,7 @@ impl<'a> Holds<'a> {
         let plain = hold_at.iter().copied().filter(|hold| Some(*hold) != book);
         let wanted = book.map(|at| Hold { at, in_book: true, reached: false }).into_iter();
         let wanted = wanted.chain(plain.map(|at| Hold { at, in_book: false, reached: false })).collect();
-        Ok(Self { command, out, wanted, passages: Vec::new() })
+        Ok(Self { command, out, wanted, passages: Vec::new(), trace: args.trace })
     }
 
     /// The command whose holds these are.
@@ -206,6 +219,9 @@ impl<'a> Holds<'a> {
     /// How a command that has come to its end exits: a hold that was asked for and never reached is
     /// inconclusive, since whoever asked for it wanted to kill there.
     pub fn settle(&self, exit: Exit) -> Exit {
+        for (point, times) in self.passages.iter().filter(|_| self.trace) {
+            hint(&format!("passed {point} {times}"));
+        }
         let mut exit = exit;
         for hold in self.wanted.iter().filter(|hold| !hold.reached) {
             let times = self.passages.iter().find(|(point, _)| *point == hold.at.point).map_or(0, |(_, times)| *times);

@@ -38,6 +38,13 @@ impl Loan {
         let payload = format!(r#"{{"eventId":"{event_id}","loanId":"{}","bookId":"{}"}}"#, self.loan_id, self.book_id);
         Event { event_id, aggregate_id: self.loan_id.clone(), payload }
     }
+
+    /// The fact that this loan was given back: a second event of the same aggregate, with an id of its own.
+    pub fn returned(&self) -> Event {
+        let event_id = format!("evt-{}-returned", self.number);
+        let payload = format!(r#"{{"eventId":"{event_id}","loanId":"{}","bookId":"{}"}}"#, self.loan_id, self.book_id);
+        Event { event_id, aggregate_id: self.loan_id.clone(), payload }
+    }
 }
 
 /// An immutable fact about a loan. `event_id` is unique and is what a consumer removes duplicates by.
@@ -51,8 +58,11 @@ pub struct Event {
     pub payload: String,
 }
 
-/// The kind of event that the lab writes, as in the book's topic `library.loan.created`.
-pub const EVENT_TYPE: &str = "library.loan.created";
+/// The type of the events that `write` makes, as in the book's topic `library.loan.created`.
+pub const CREATED: &str = "library.loan.created";
+
+/// The type of the events that `return` makes.
+pub const RETURNED: &str = "library.loan.returned";
 
 /// The header that carries the event id, whatever the key is (Debezium's outbox event router has the same).
 pub const ID_HEADER: &str = "id";

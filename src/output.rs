@@ -127,8 +127,8 @@ pub enum Line<'a> {
         #[serde(flatten)]
         at: Position,
     },
-    /// publish-hold, let go on: a row is marked; `marked` counts the rows marked by this process.
-    Marked { outbox_id: i64, key: &'a str, marked: u32 },
+    /// A row that was sent before is marked; `marked` counts the rows marked by this process.
+    Marked { command: &'static str, outbox_id: i64, key: &'a str, marked: u32 },
     /// publish: a row is sent, acknowledged and marked; `marked` counts the rows marked by this process.
     Published {
         outbox_id: i64,
@@ -139,6 +139,18 @@ pub enum Line<'a> {
     },
     /// The relay is done.
     RelayDone { command: &'static str, sent: u32, marked: u32, unpublished_left: u64 },
+    /// apply: what became of a record; `effects` counts the effects in the database.
+    Applied {
+        key: &'a str,
+        #[serde(flatten)]
+        at: Position,
+        skipped: bool,
+        effects: u64,
+    },
+    /// apply: done.
+    AppliedAll { deliveries: u32, applied: u32, skipped: u32, effects: u64 },
+    /// return: a loan is given back, with the outbox row of its second event.
+    GivenBack { i: u32, loan: &'a str, event: &'a str, outbox: u64 },
     /// verify: the four counts.
     Verified(Counts),
     /// consume: a record. A key or payload that is not UTF-8 is printed as it is, and in JSON with U+FFFD.
@@ -197,14 +209,24 @@ impl Line<'_> {
             Self::Sent { outbox_id, key, at } => {
                 write!(w, "[send] outboxId={outbox_id} key={key} partition={} offset={}", at.partition, at.offset)
             }
-            Self::Marked { outbox_id, key, marked } => {
-                write!(w, "[publish-hold] outboxId={outbox_id} key={key} marked={marked}")
+            Self::Marked { command, outbox_id, key, marked } => {
+                write!(w, "[{command}] outboxId={outbox_id} key={key} marked={marked}")
             }
             Self::Published { outbox_id, key, at, marked } => {
                 write!(w, "[publish] outboxId={outbox_id} key={key} offset={} marked={marked}", at.offset)
             }
             Self::RelayDone { command, sent, marked, unpublished_left } => {
                 write!(w, "[{command}] sent={sent} marked={marked} unpublished-left={unpublished_left}")
+            }
+            Self::Applied { key, at, skipped, effects } => {
+                let what = if *skipped { "skipped" } else { "applied" };
+                write!(w, "[apply] key={key} partition={} offset={} {what} effects={effects}", at.partition, at.offset)
+            }
+            Self::AppliedAll { deliveries, applied, skipped, effects } => {
+                write!(w, "[apply] deliveries={deliveries} applied={applied} skipped={skipped} effects={effects}")
+            }
+            Self::GivenBack { i, loan, event, outbox } => {
+                write!(w, "[return] txn i={i} loan={loan} event={event} committed outbox={outbox}")
             }
             Self::Verified(counts) => write!(
                 w,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::broker::{Publisher, SendError};
+use crate::cli::Key;
 use crate::crash::{CrashPoint, Holds};
 use crate::event::{OutboxRow, Position};
 use crate::failure::Failure;
@@ -25,8 +26,17 @@ pub enum Marking {
     AfterEachAck,
     /// After the acknowledgements of all rows: the book's `publish-hold`.
     AfterAllAcks,
+    /// After the broker has committed the Kafka transaction in which all rows were sent.
+    AfterBrokerCommit,
     /// Before its send. The wrong order: a row marked and not sent is an event that nobody sends again.
     BeforeEachSend,
+}
+
+impl Marking {
+    /// Does the mark wait until every row is sent?
+    fn is_put_off(self) -> bool {
+        matches!(self, Self::AfterAllAcks | Self::AfterBrokerCommit)
+    }
 }
 
 /// Why the relay stopped at a row.
@@ -45,6 +55,8 @@ pub struct Relay<'a, 'b> {
     pub store: &'a Store,
     /// Where they go.
     pub publisher: &'a Publisher,
+    /// What the records are keyed by.
+    pub key: Key,
     /// Where it may be stopped.
     pub holds: &'a mut Holds<'b>,
     /// Where it tells of each row.
@@ -64,6 +76,9 @@ impl Relay<'_, '_> {
     pub fn run(&mut self, limit: u32, marking: Marking) -> Result<Result<(), Stopped>> {
         let mut to_mark: Vec<(i64, String)> = Vec::new();
         let mut after = i64::MIN;
+        if marking == Marking::AfterBrokerCommit {
+            self.publisher.begin_transaction()?;
+        }
         while self.sent < limit {
             let page = self.store.pending(after, PAGE.min(limit - self.sent))?;
             let Some(last) = page.last() else { break };
@@ -72,16 +87,26 @@ impl Relay<'_, '_> {
                 if let Err(stopped) = self.carry(&row, marking)? {
                     return Ok(Err(stopped));
                 }
-                if marking == Marking::AfterAllAcks {
+                if marking.is_put_off() {
                     to_mark.push((row.id, row.event.event_id));
                 }
             }
+        }
+        if marking == Marking::AfterBrokerCommit {
+            self.holds.reached(CrashPoint::BeforeBrokerCommit)?;
+            self.publisher.commit_transaction()?;
+            self.holds.reached(CrashPoint::AfterBrokerCommit)?;
         }
         for (id, event_id) in to_mark {
             let book = BookHold::Publish { sent: self.sent };
             self.holds.reached_in_book(CrashPoint::BeforeMark, Some(&book))?;
             self.mark(id, &event_id)?;
-            self.out.line(&Line::Marked { outbox_id: id, key: &event_id, marked: self.marked })?;
+            self.out.line(&Line::Marked {
+                command: self.holds.command(),
+                outbox_id: id,
+                key: &event_id,
+                marked: self.marked,
+            })?;
         }
         Ok(Ok(()))
     }
@@ -99,7 +124,7 @@ impl Relay<'_, '_> {
         };
         self.sent += 1;
         self.holds.reached(CrashPoint::AfterAck)?;
-        if marking == Marking::AfterAllAcks {
+        if marking.is_put_off() {
             self.out.line(&Line::Sent { outbox_id, key, at })?;
             return Ok(Ok(()));
         }
@@ -113,7 +138,11 @@ impl Relay<'_, '_> {
 
     fn send(&mut self, row: &OutboxRow) -> Result<Result<Position, SendError>> {
         self.holds.reached(CrashPoint::BeforeSend)?;
-        let in_flight = match self.publisher.send(&row.event) {
+        let key = match self.key {
+            Key::Event => &row.event.event_id,
+            Key::Aggregate => &row.event.aggregate_id,
+        };
+        let in_flight = match self.publisher.send(&row.event, key) {
             Ok(in_flight) => in_flight,
             Err(error) => return Ok(Err(error)),
         };

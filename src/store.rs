@@ -1,6 +1,7 @@
 //! The business database: loans, and the outbox that shares their transaction. It knows nothing of Kafka;
 //! that gap is the lesson.
 
+mod delayed;
 mod file;
 mod number;
 mod words;
@@ -13,10 +14,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
+pub use self::delayed::DelayedStore;
 pub use self::file::refuse_others;
 pub use self::number::Family;
 pub use self::words::in_words;
-use crate::event::{Counts, EVENT_TYPE, Event, Incarnation, Loan, OutboxRow};
+use crate::event::{CREATED, Counts, Event, Incarnation, Loan, OutboxRow, RETURNED};
 use crate::failure::Failure;
 
 const TOPIC_NOTE: &str = "topic";
@@ -194,6 +196,32 @@ impl Store {
         Ok((loans, outbox))
     }
 
+    /// How long the oldest pending row has waited, in seconds; `None` where nothing is pending.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn oldest_pending_age(&self) -> Result<Option<f64>> {
+        let sql = "SELECT (julianday('now') - julianday(min(created_at))) * 86400 FROM outbox WHERE published = 0";
+        Ok(self.db.query_row(sql, (), |row| row.get(0))?)
+    }
+
+    /// The event ids of a consumer's effects, in the order in which they were applied.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn effects(&self) -> Result<Vec<String>> {
+        let mut query = self.db.prepare("SELECT event_id FROM effect ORDER BY id")?;
+        Ok(query.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// How many effects there are.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn effect_count(&self) -> Result<u64> {
+        Ok(self.db.query_row("SELECT count(*) FROM effect", (), |row| count(row, 0))?)
+    }
+
     /// What is noted about the topic.
     ///
     /// # Errors
@@ -276,6 +304,32 @@ impl Txn<'_> {
         Ok(())
     }
 
+    /// The oldest loan that is still out, now given back.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn give_back_oldest(&self) -> Result<Option<Loan>> {
+        let sql = "UPDATE business_loan SET status = 'RETURNED'
+                   WHERE rowid = (SELECT min(rowid) FROM business_loan WHERE status = 'BORROWED') RETURNING loan_id";
+        let loan_id: Option<String> = self.txn.query_row(sql, (), |row| row.get(0)).optional()?;
+        Ok(loan_id.and_then(|id| id.strip_prefix("L-")?.parse().ok()).map(Loan::numbered))
+    }
+
+    /// Applies an event: one effect. With the inbox its id is inserted first, and `false` says that it was there.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn apply(&self, event_id: &str, inbox: bool) -> Result<bool> {
+        if inbox {
+            let first = "INSERT INTO inbox (event_id) VALUES (?1) ON CONFLICT DO NOTHING";
+            if self.txn.prepare_cached(first)?.execute([event_id])? == 0 {
+                return Ok(false);
+            }
+        }
+        self.txn.prepare_cached("INSERT INTO effect (event_id) VALUES (?1)")?.execute([event_id])?;
+        Ok(true)
+    }
+
     /// The outbox row: the intent to send, in the same transaction. The inner result is SQLite's refusal of an
     /// event id that exists already.
     ///
@@ -283,7 +337,8 @@ impl Txn<'_> {
     /// Anything but a broken constraint.
     pub fn insert_outbox(&self, event: &Event) -> Result<Result<(), Refusal>> {
         let sql = "INSERT INTO outbox (event_id, aggregate_id, event_type, payload) VALUES (?1, ?2, ?3, ?4)";
-        let row = (&event.event_id, &event.aggregate_id, EVENT_TYPE, &event.payload);
+        let event_type = if event.event_id.ends_with("-returned") { RETURNED } else { CREATED };
+        let row = (&event.event_id, &event.aggregate_id, event_type, &event.payload);
         match self.txn.prepare_cached(sql)?.execute(row) {
             Ok(_) => Ok(Ok(())),
             Err(rusqlite::Error::SqliteFailure(code, reason)) if code.code == ErrorCode::ConstraintViolation => {

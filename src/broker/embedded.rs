@@ -47,8 +47,8 @@ pub(super) enum Request {
     Greet,
     /// See to it that this topic is there, with one partition.
     Topic(String),
-    /// A new cluster with this topic alone.
-    Fresh(String),
+    /// A new cluster with this topic alone, of so many partitions.
+    Fresh(String, i32),
     /// End.
     Stop,
 }
@@ -176,8 +176,8 @@ impl Embedded {
     ///
     /// # Errors
     /// The broker cannot.
-    pub fn fresh(&self, topic: &str) -> Result<(Self, usize)> {
-        self.done(Request::Fresh(topic.to_owned()))
+    pub fn fresh(&self, topic: &str, partitions: i32) -> Result<(Self, usize)> {
+        self.done(Request::Fresh(topic.to_owned(), partitions))
     }
 
     /// Ends it, and returns when it has ended.

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{ANSWER_TIMEOUT, Cluster, Reports, client_config, create, no_answer, topic};
+use super::{ANSWER_TIMEOUT, Cluster, Reports, client_config, create, no_answer, reason, topic};
 use crate::event::{Incarnation, Position, Record};
+use crate::failure::Failure;
 use crate::lab::Lab;
 
 /// A reading that brings nothing for so long has ended short.
@@ -51,9 +52,11 @@ impl Reader {
     /// No Kafka answers, or a setting is refused.
     pub fn find(lab: &Lab) -> Result<Option<Self>> {
         let Some(cluster) = Cluster::find(lab)? else { return Ok(None) };
+        // A group for each topic: offsets that were committed for one say nothing of another.
+        let group = format!("outbox-lab.{}", lab.topic);
         let mut settings = vec![
-            // The client does not assign without a group's name; nothing is ever committed under it.
-            ("group.id", "outbox-lab"),
+            // The client does not assign without a group's name. Only `apply` commits under it, by hand.
+            ("group.id", group.as_str()),
             ("enable.auto.commit", "false"),
             // The default would jump over a truncated log to its end and read it as empty.
             ("auto.offset.reset", "error"),
@@ -98,7 +101,46 @@ impl Reader {
     ///
     /// # Errors
     /// The broker stops answering, or `each` fails.
-    pub fn read(&self, mut each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
+    pub fn read(&self, each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
+        self.read_behind(&TopicPartitionList::new(), each)
+    }
+
+    /// As [`Reader::read`], from where the group has left off.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub fn read_on(&self, each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
+        let mut partitions = TopicPartitionList::new();
+        for &partition in &self.partitions {
+            partitions.add_partition(&self.topic, partition);
+        }
+        let committed =
+            self.consumer.committed_offsets(partitions, ANSWER_TIMEOUT).map_err(|error| self.silent(&error))?;
+        self.read_behind(&committed, each)
+    }
+
+    /// Commits to the group that everything up to and with this position is done, and waits until the broker has it.
+    ///
+    /// # Errors
+    /// The broker does not take it.
+    pub fn commit(&self, done: Position) -> Result<()> {
+        let mut offsets = TopicPartitionList::new();
+        offsets.add_partition_offset(&self.topic, done.partition, Offset::Offset(done.offset + 1))?;
+        self.consumer.commit(&offsets, CommitMode::Sync).map_err(|error| {
+            Failure::failed(
+                format!(
+                    "offset {} of partition {} could not be committed: {}",
+                    done.offset + 1,
+                    done.partition,
+                    reason(&error)
+                ),
+                "see that the broker is up and type the command again: the record is delivered once more",
+            )
+        })
+    }
+
+    /// Reads what lies behind these offsets; a partition that has none is read from its beginning.
+    fn read_behind(&self, done: &TopicPartitionList, mut each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
         let mut ending = Ending::Whole;
         let ends = self.ends()?;
         for (nth, (&partition, &end)) in self.partitions.iter().zip(&ends).enumerate() {
@@ -112,7 +154,9 @@ impl Reader {
             // A consumer that is assigned another partition stalls for a second: a new one takes some milliseconds.
             let another = if nth == 0 { None } else { Some(connect(&self.config)?) };
             let consumer = another.as_ref().unwrap_or(&self.consumer);
-            let read_to = self.read_partition(consumer, partition, first, stable, &mut each)?;
+            let done = done.find_partition(&self.topic, partition).map(|done| done.offset());
+            let from = if let Some(Offset::Offset(next)) = done { next.max(first) } else { first };
+            let read_to = self.read_partition(consumer, partition, from, stable, &mut each)?;
             if read_to < end {
                 hear_out(consumer);
                 let why = match consumer.context().complaint() {

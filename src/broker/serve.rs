@@ -153,11 +153,11 @@ impl Broker {
         match ask.request {
             Request::Greet | Request::Stop => {}
             Request::Topic(topic) => {
-                self.topics += usize::from(make_topic(&self.cluster, &self.identity.bootstrap, &topic)?);
+                self.topics += usize::from(make_topic(&self.cluster, &self.identity.bootstrap, &topic, 1)?);
             }
-            Request::Fresh(topic) => {
+            Request::Fresh(topic, partitions) => {
                 let (cluster, identity) = new_cluster(self.identity.control)?;
-                make_topic(&cluster, &identity.bootstrap, &topic)?;
+                make_topic(&cluster, &identity.bootstrap, &topic, partitions)?;
                 put_on_record(lab, &identity)?;
                 topics_gone = std::mem::replace(&mut self.topics, 1);
                 let old = std::mem::replace(&mut self.identity, identity);
@@ -199,9 +199,9 @@ fn put_on_record(lab: &Lab, identity: &Embedded) -> Result<()> {
     lab.write_whole(&record_path(lab), &serde_json::to_vec(identity)?)
 }
 
-/// Makes a topic of one partition; `false` if it is there already.
-fn make_topic(cluster: &Cluster, bootstrap: &str, topic: &str) -> Result<bool> {
-    match prodding(bootstrap, || cluster.create_topic(topic, 1, 1)) {
+/// Makes a topic; `false` if it is there already.
+fn make_topic(cluster: &Cluster, bootstrap: &str, topic: &str, partitions: i32) -> Result<bool> {
+    match prodding(bootstrap, || cluster.create_topic(topic, partitions, 1)) {
         Ok(()) => Ok(true),
         Err(KafkaError::MockCluster(RDKafkaErrorCode::TopicAlreadyExists)) => Ok(false),
         Err(error) => Err(error.into()),

@@ -41,7 +41,7 @@ pub(super) fn ensure(lab: &Lab, servers: &str) -> Result<Incarnation> {
         let _alone = alone(lab)?;
         // Another command of this lab directory may have been faster.
         if !exists(servers, admin.client.inner(), &lab.topic)? {
-            admin.make(lab)?;
+            admin.make(lab, 1)?;
         }
     }
     admin.incarnation(&lab.topic)
@@ -83,7 +83,12 @@ fn exists(servers: &str, client: &Client<Reports>, topic: &str) -> Result<bool> 
 }
 
 /// A fresh topic: deleted if it is there and the lab made it, and made anew. See `Cluster::fresh_topic`.
-pub(super) fn fresh(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()>) -> Result<Incarnation> {
+pub(super) fn fresh(
+    lab: &Lab,
+    servers: &str,
+    partitions: i32,
+    before: impl FnOnce() -> Result<()>,
+) -> Result<Incarnation> {
     let admin = Admin::connect(lab, servers)?;
     let is_there = exists(servers, admin.client.inner(), &lab.topic)?;
     if is_there && !admin.made_by(lab, &lab.topic)? {
@@ -97,7 +102,7 @@ pub(super) fn fresh(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()
         admin.delete(&lab.topic)?;
         Record::of(lab, &admin.cluster, &lab.topic).forget()?;
     }
-    admin.make(lab)?;
+    admin.make(lab, partitions)?;
     admin.incarnation(&lab.topic)
 }
 
@@ -205,12 +210,12 @@ impl Admin {
     }
 
     /// Puts the topic on record, makes it, and waits until the cluster shows it.
-    fn make(&self, lab: &Lab) -> Result<()> {
+    fn make(&self, lab: &Lab, partitions: i32) -> Result<()> {
         let record = Record::of(lab, &self.cluster, &lab.topic);
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros().to_string();
         let mark = record.unfinished().unwrap_or_else(now);
         record.write(lab, &format!("{ABOUT_TO}{mark}"))?;
-        let topic = NewTopic::new(&lab.topic, 1, TopicReplication::Fixed(-1)).set(MARK, &mark);
+        let topic = NewTopic::new(&lab.topic, partitions, TopicReplication::Fixed(-1)).set(MARK, &mark);
         let options = AdminOptions::new().operation_timeout(Some(ADMIN_TIMEOUT));
         match outcome(block_on(self.client.create_topics([&topic], &options))) {
             Ok(()) | Err(RDKafkaErrorCode::TopicAlreadyExists) => {}

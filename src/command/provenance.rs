@@ -15,10 +15,15 @@ const BEGIN_AGAIN: &str = "begin again: outbox-lab reset";
 
 /// Connects a command that sends, and notes in the database where its events go from now on.
 pub(super) fn connect(lab: &Lab, store: &mut Store, holds: &Holds) -> Result<Publisher> {
+    connect_for(lab, store, holds, false)
+}
+
+/// As [`connect`], for a command that may send in a Kafka transaction.
+pub(super) fn connect_for(lab: &Lab, store: &mut Store, holds: &Holds, transactional: bool) -> Result<Publisher> {
     let announce: fn() = || hint("on the wire: a produce request has gone out, and its answer has not come");
     // Only for a process that will be held there: statistics cost.
     let on_wire = holds.may_hold_at(CrashPoint::Sent).then_some(announce);
-    let publisher = Publisher::connect(lab, on_wire)?;
+    let publisher = Publisher::connect(lab, on_wire, transactional)?;
     let incarnation = publisher.incarnation();
     store.bind_topic(incarnation)?;
     match store.topic_note()? {

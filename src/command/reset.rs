@@ -12,10 +12,10 @@ use crate::store::Store;
 
 /// The topic first, then the schema; what lies between the two is noted in the database beforehand, so that a
 /// reset that died there reads as one, and a second reset mends it.
-pub(super) fn run(lab: &Lab, holds: &mut Holds, out: &Output) -> Result<Exit> {
+pub(super) fn run(lab: &Lab, partitions: i32, holds: &mut Holds, out: &Output) -> Result<Exit> {
     let _alone = enter_alone(lab)?;
     let mut store = Store::make(&lab.db)?;
-    let (incarnation, topics_gone) = Cluster::ensure(lab)?.fresh_topic(lab, || store.begin_reset())?;
+    let (incarnation, topics_gone) = Cluster::ensure(lab)?.fresh_topic(lab, partitions, || store.begin_reset())?;
     if topics_gone > 0 {
         hint("the embedded broker has a new cluster: every topic of this lab directory went with the old one");
     }

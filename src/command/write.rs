@@ -4,36 +4,58 @@
 use anyhow::Result;
 
 use crate::crash::{CrashPoint, Holds};
-use crate::event::Counts;
+use crate::event::{Counts, Event};
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::{BookHold, Line, Output};
 use crate::presence::enter_making;
-use crate::store::{Family, Store};
+use crate::store::{DelayedStore, Family, Refusal, Store};
 
 pub(super) fn run(lab: &Lab, n: u32, holds: &mut Holds, out: &Output) -> Result<Exit> {
     let _present = enter_making(lab)?;
     let mut store = Store::make(&lab.db)?;
-    let mut tally = Running::of(&store)?;
+    let mut running = Running::of(&store)?;
     for i in 1..=n {
-        let txn = store.begin()?;
-        let loan = txn.next_loan(Family::Outbox)?;
-        let event = loan.created();
-        txn.insert_loan(&loan)?;
-        holds.reached(CrashPoint::AfterLoanRow)?;
-        if let Err(refusal) = txn.insert_outbox(&event)? {
-            return Err(Failure::failed(
-                format!("the outbox refused {}: {} ({})", event.event_id, refusal.reason, refusal.code),
-                "look at its rows with the sqlite3 shell: was the schema changed by hand? This transaction left nothing",
-            ));
-        }
-        holds.reached(CrashPoint::AfterOutboxRow)?;
-        txn.commit()?;
-        let Counts { business_loan, outbox, .. } = tally.one_more(&store)?;
-        out.line(&Line::Written { i, loan: &loan.loan_id, event: &event.event_id, business_loan, outbox })?;
-        holds.reached_in_book(CrashPoint::AfterCommit, Some(&BookHold::Write {}))?;
+        write_one(i, &mut store, &mut running, holds, out)?;
     }
     Ok(Exit::Done)
+}
+
+/// `write --delayed`: into a store that answers before it has written.
+pub(super) fn delayed(lab: &Lab, n: u32, holds: &mut Holds, out: &Output) -> Result<Exit> {
+    let _present = enter_making(lab)?;
+    let mut delayed = DelayedStore::make(&lab.db)?;
+    let mut running = Running::of(delayed.store())?;
+    for i in 1..=n {
+        write_one(i, delayed.store(), &mut running, holds, out)?;
+        delayed.copy_if_due()?;
+    }
+    delayed.copy()?;
+    Ok(Exit::Done)
+}
+
+fn write_one(i: u32, store: &mut Store, running: &mut Running, holds: &mut Holds, out: &Output) -> Result<()> {
+    let txn = store.begin()?;
+    let loan = txn.next_loan(Family::Outbox)?;
+    let event = loan.created();
+    txn.insert_loan(&loan)?;
+    holds.reached(CrashPoint::AfterLoanRow)?;
+    if let Err(refusal) = txn.insert_outbox(&event)? {
+        return Err(refused(&event, &refusal));
+    }
+    holds.reached(CrashPoint::AfterOutboxRow)?;
+    txn.commit()?;
+    let Counts { business_loan, outbox, .. } = running.one_more(store)?;
+    out.line(&Line::Written { i, loan: &loan.loan_id, event: &event.event_id, business_loan, outbox })?;
+    holds.reached_in_book(CrashPoint::AfterCommit, Some(&BookHold::Write {}))
+}
+
+/// The error for an outbox row that should have been taken.
+pub(super) fn refused(event: &Event, refusal: &Refusal) -> anyhow::Error {
+    Failure::failed(
+        format!("the outbox refused {}: {} ({})", event.event_id, refusal.reason, refusal.code),
+        "look at its rows with the sqlite3 shell: was the schema changed by hand? This transaction left nothing",
+    )
 }
 
 /// The counts that the book prints behind each commit, without counting the tables again each time.

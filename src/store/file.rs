@@ -21,8 +21,8 @@ const APPLICATION_ID: i32 = 0x4F42_4C42;
 /// The schema's version.
 const USER_VERSION: i32 = 1;
 
-/// The book's two tables (7.1), and two small ones of the lab's own: the loan numbers given out, and what the
-/// lab noted about the topic.
+/// The book's two tables (7.1); a consumer's effects and its inbox; and two small ones of the lab's own: the loan
+/// numbers given out, and what the lab noted about the topic.
 const SCHEMA: &str = "
 CREATE TABLE business_loan (
   loan_id    TEXT NOT NULL PRIMARY KEY,
@@ -41,6 +41,14 @@ CREATE TABLE outbox (
   published    INTEGER NOT NULL DEFAULT 0 CHECK (published IN (0, 1))
 ) STRICT;
 CREATE INDEX outbox_pending ON outbox (id) WHERE published = 0;
+CREATE TABLE effect (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,
+  event_id   TEXT NOT NULL,
+  applied_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
+) STRICT;
+CREATE TABLE inbox (
+  event_id TEXT NOT NULL PRIMARY KEY
+) STRICT;
 CREATE TABLE loan_number (
   family TEXT    NOT NULL PRIMARY KEY,
   first  INTEGER NOT NULL,
@@ -55,6 +63,8 @@ CREATE TABLE lab_note (
 const DROP_SCHEMA: &str = "
 DROP TABLE IF EXISTS business_loan;
 DROP TABLE IF EXISTS outbox;
+DROP TABLE IF EXISTS effect;
+DROP TABLE IF EXISTS inbox;
 DROP TABLE IF EXISTS loan_number;
 DROP TABLE IF EXISTS lab_note;
 ";
