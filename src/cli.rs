@@ -194,6 +194,20 @@ pub enum Command {
         #[arg(long, value_name = "B/O/R/E")]
         expect: Option<Tally>,
     },
+    /// Every experiment, with its question
+    List,
+    /// An experiment: its question, the book's claim, the steps, what to predict, the lesson
+    Explain {
+        /// Which; `list` names them
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Play experiments: real processes, real kills, and a verdict on each
+    Run {
+        /// Which; all, if none is named
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+    },
     /// The embedded broker
     #[command(subcommand, subcommand_required = true)]
     Broker(Broker),

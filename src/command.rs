@@ -5,7 +5,9 @@ mod broker;
 mod clean;
 mod consume;
 mod give_back;
+mod list;
 mod naive;
+mod play;
 mod provenance;
 mod publish;
 mod reconcile;
@@ -78,6 +80,9 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
         }
         Command::Consume => consume::run(lab, out),
         Command::Reconcile { expect } => reconcile::run(lab, *expect, out),
+        Command::List => list::list(out),
+        Command::Explain { name } => list::explain(name, out),
+        Command::Run { names } => play::run(lab, names, out),
         Command::Broker(command) => broker::run(lab, command, out),
         Command::Clean => clean::run(lab, out),
     }

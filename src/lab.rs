@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::lock::LockFile;
 
 /// One lab: a directory, a database, a broker and a topic.
+#[derive(Clone, Debug)]
 pub struct Lab {
     /// The lab directory: the embedded broker's state, the locks, the record of topics made.
     pub dir: PathBuf,

@@ -6,6 +6,7 @@ mod cli;
 mod command;
 mod crash;
 mod event;
+mod experiment;
 mod failure;
 mod lab;
 mod lock;
@@ -14,6 +15,8 @@ mod presence;
 mod reconcile;
 mod relay;
 mod store;
+mod trial;
+mod verdict;
 
 use clap::Parser;
 

@@ -15,6 +15,7 @@ use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
 use crate::reconcile::{Finding, Reconciliation, Tally};
+use crate::verdict::{Check, Proofs, Verdict};
 
 /// A hint, a warning or an error, on standard error.
 pub fn hint(text: &str) {
@@ -164,6 +165,18 @@ pub enum Line<'a> {
     Sum { records: u64, events: u64, redelivered: u64, without_event_id: u64 },
     /// reconcile: how it compares with `--expect`.
     Expectation { expected: Tally, found: Tally, met: bool },
+    /// run and sweep: a line of the transcript.
+    Told { text: &'a str },
+    /// run: what an experiment came to.
+    Judged {
+        experiment: &'static str,
+        #[serde(flatten)]
+        verdict: &'a Verdict,
+        proved: Proofs,
+        checks: &'a [Check],
+    },
+    /// list: an experiment.
+    Listed { experiment: &'static str, question: &'static str },
     /// broker start and status: where the embedded broker is. Its address is the one thing that is not the
     /// same in every run, and what is asked for.
     BrokerUp { bootstrap: &'a str },
@@ -261,6 +274,13 @@ impl Line<'_> {
             Self::Expectation { expected, found, met: false } => {
                 write!(w, "[reconcile] expected {expected}, found {found}")
             }
+            Self::Told { text } => w.write_all(text.as_bytes()),
+            Self::Judged { verdict, proved: Proofs { kills, .. }, .. } => match kills {
+                0 => write!(w, "verdict    {verdict}"),
+                1 => write!(w, "verdict    {verdict}, 1 kill proved"),
+                kills => write!(w, "verdict    {verdict}, {kills} kills proved"),
+            },
+            Self::Listed { experiment, question } => write!(w, "{experiment:<20} {question}"),
             Self::BrokerUp { bootstrap } => write!(w, "[broker] up {bootstrap}"),
             Self::BrokerDown => write!(w, "[broker] down"),
             Self::BrokerStopped => write!(w, "[broker] stopped"),

@@ -66,6 +66,23 @@ pub fn enter_directory_alone(lab: &Lab) -> Result<Presence> {
     stand(vec![lab.lock_file("alive.lock")?], Kind::Exclusive)
 }
 
+/// For a command that plays in the lab directory: one at a time, while others may be at work beside it.
+///
+/// # Errors
+/// Another one is at it.
+pub fn enter_to_play(lab: &Lab) -> Result<Presence> {
+    lab.make_dir()?;
+    let lock = lab.lock_file("play.lock")?;
+    if lock.try_lock(Kind::Exclusive)? {
+        return Ok(Presence { _locks: vec![lock] });
+    }
+    let pid = lock.holder(Kind::Exclusive)?.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    Err(Failure::failed(
+        format!("another run is at play in the lab directory {}: pid {pid}", lab.dir.display()),
+        "let it end, or take another --dir",
+    ))
+}
+
 fn both(lab: &Lab) -> Result<Vec<LockFile>> {
     store::refuse_others(&lab.db)?;
     lab.make_dir()?;

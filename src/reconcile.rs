@@ -161,6 +161,43 @@ impl Reconciliation {
         self.tally.records - self.tally.distinct_event_ids - self.foreign()
     }
 
+    /// The orphan rows by id; "none" where there is none. So too the next three.
+    pub fn orphan_rows(&self) -> String {
+        self.named(|finding| match finding {
+            Finding::OrphanRow { loan_id } => Some(loan_id.clone()),
+            _ => None,
+        })
+    }
+
+    /// The phantom events.
+    pub fn phantom_events(&self) -> String {
+        self.named(|finding| match finding {
+            Finding::PhantomEvent { event_id, .. } => Some(event_id.clone()),
+            _ => None,
+        })
+    }
+
+    /// The lost events.
+    pub fn lost_events(&self) -> String {
+        self.named(|finding| match finding {
+            Finding::LostEvent { event_id } => Some(event_id.clone()),
+            _ => None,
+        })
+    }
+
+    /// The duplicates, each with the number of its copies.
+    pub fn duplicates(&self) -> String {
+        self.named(|finding| match finding {
+            Finding::Duplicate { event_id, copies } => Some(format!("{event_id} x{}", copies.len())),
+            _ => None,
+        })
+    }
+
+    fn named(&self, name: impl Fn(&Finding) -> Option<String>) -> String {
+        let names: Vec<String> = self.findings.iter().filter_map(name).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    }
+
     /// Records without an event id.
     pub fn foreign(&self) -> u64 {
         self.findings.iter().filter(|finding| matches!(finding, Finding::ForeignRecord { .. })).count() as u64

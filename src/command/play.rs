@@ -1,0 +1,78 @@
+//! `run`: plays experiments, one after the other, and judges each.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+
+use crate::experiment::{self, EXPERIMENTS, Experiment};
+use crate::failure::{Exit, Failure};
+use crate::lab::Lab;
+use crate::output::{Line, Output};
+use crate::presence::enter_to_play;
+use crate::trial::{Trial, can_freeze, on_interrupt};
+use crate::verdict::{Proofs, Verdict};
+
+pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
+    let chosen: Vec<&Experiment> = match names {
+        [] => EXPERIMENTS.iter().copied().collect(),
+        names => names.iter().map(|name| experiment::find(name)).collect::<Result<_>>()?,
+    };
+    on_interrupt()?;
+    let _alone = enter_to_play(lab)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let suffix = format!("{now}-{}", std::process::id());
+    let mut verdicts = Vec::new();
+    for experiment in chosen {
+        verdicts.push(play(lab, experiment, &suffix, out)?);
+        out.line(&Line::Told { text: "" })?;
+    }
+    let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| wanted(verdict)).count();
+    let text = format!(
+        "{} experiments: {} confirmed, {} refuted, {} inconclusive, {} skipped",
+        verdicts.len(),
+        count(|verdict| *verdict == Verdict::Confirmed),
+        count(|verdict| *verdict == Verdict::Refuted),
+        count(|verdict| matches!(verdict, Verdict::Inconclusive { .. })),
+        count(|verdict| matches!(verdict, Verdict::Skipped { .. })),
+    );
+    out.line(&Line::Told { text: &text })?;
+    Ok(Verdict::exit_of(&verdicts))
+}
+
+fn play(lab: &Lab, experiment: &Experiment, suffix: &str, out: &Output) -> Result<Verdict> {
+    let tell = |text: String| out.line(&Line::Told { text: &text });
+    tell(format!("# {}", experiment.name))?;
+    tell(format!("question   {}", experiment.question))?;
+    tell(format!("predicted  {}", experiment.predicted))?;
+    let receipts = lab.dir.join("receipts.jsonl");
+    let mut trial = Trial::new(lab, experiment.name, suffix, &receipts, out)?;
+    let (verdict, proved, checks) = if let Some(why) = cannot_show(experiment, lab) {
+        (Verdict::Skipped { why }, Proofs::default(), Vec::new())
+    } else {
+        let played = (experiment.play)(&mut trial);
+        let verdict = match played.map_err(Failure::from) {
+            Ok(()) => Verdict::of(experiment.proofs, trial.proofs, &trial.checks),
+            Err(failure) if failure.exit == Exit::Inconclusive => Verdict::Inconclusive { why: failure.to_string() },
+            Err(failure) => {
+                trial.end()?;
+                return Err(failure.into());
+            }
+        };
+        (verdict, trial.proofs, std::mem::take(&mut trial.checks))
+    };
+    trial.end()?;
+    out.line(&Line::Judged { experiment: experiment.name, verdict: &verdict, proved, checks: &checks })?;
+    tell(format!("lesson     {}", experiment.lesson))?;
+    Ok(verdict)
+}
+
+/// Why this broker cannot show the experiment at all.
+fn cannot_show(experiment: &Experiment, lab: &Lab) -> Option<String> {
+    if experiment.needs.real_kafka && lab.kafka.is_none() {
+        return Some("the embedded broker cannot show it; bring up a real Kafka (scripts/kafka.sh up)".to_owned());
+    }
+    if experiment.needs.freezing && !can_freeze(lab) {
+        return Some("the broker has to be frozen, and the lab did not start this one".to_owned());
+    }
+    None
+}

@@ -1,0 +1,79 @@
+//! The experiments, a file each, and the registry that feeds `list`, `explain` and `run`.
+//!
+//! A new experiment is a new file with one `Experiment` in it, and its line in [`EXPERIMENTS`].
+
+mod commit_then_send;
+mod confirm_then_mark;
+mod killed_in_doubt;
+mod send_then_commit;
+
+use anyhow::Result;
+
+use crate::failure::Failure;
+use crate::trial::Trial;
+use crate::verdict::Proofs;
+
+/// Every experiment, in the order in which they are told.
+pub const EXPERIMENTS: &[&Experiment] = &[
+    &commit_then_send::EXPERIMENT,
+    &send_then_commit::EXPERIMENT,
+    &killed_in_doubt::EXPERIMENT,
+    &confirm_then_mark::EXPERIMENT,
+];
+
+/// A claim of the book's, made to prove itself.
+pub struct Experiment {
+    /// In kebab case.
+    pub name: &'static str,
+    /// What is asked.
+    pub question: &'static str,
+    /// What the book says of it (7.1).
+    pub claim: &'static str,
+    /// What is done.
+    pub steps: &'static [&'static str],
+    /// What is to be found, in words.
+    pub predicted: &'static str,
+    /// What it teaches.
+    pub lesson: &'static str,
+    /// What has to be proved for a verdict: fewer, and it is inconclusive.
+    pub proofs: Proofs,
+    /// What the broker has to be able to do.
+    pub needs: Needs,
+    /// Plays it. An error that is inconclusive is a verdict; any other ends the run.
+    pub play: fn(&mut Trial) -> Result<()>,
+}
+
+/// What an experiment needs of the broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// To be frozen, so it must be one that the lab started.
+    pub freezing: bool,
+    /// To be a real Kafka.
+    pub real_kafka: bool,
+}
+
+impl Needs {
+    /// Any broker will do.
+    pub const NOTHING: Self = Self { freezing: false, real_kafka: false };
+    /// One that can be frozen.
+    pub const FREEZING: Self = Self { freezing: true, real_kafka: false };
+}
+
+/// Kills that have to be proved.
+pub const fn kills(kills: u32) -> Proofs {
+    Proofs { kills, disturbances: 0 }
+}
+
+/// The experiment of this name.
+///
+/// # Errors
+/// Usage: there is none, and these there are.
+pub fn find(name: &str) -> Result<&'static Experiment> {
+    EXPERIMENTS.iter().copied().find(|experiment| experiment.name == name).ok_or_else(|| {
+        let known: Vec<_> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
+        Failure::usage(
+            format!("there is no experiment \"{name}\""),
+            format!("the experiments are {}", known.join(", ")),
+        )
+    })
+}

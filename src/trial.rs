@@ -1,0 +1,266 @@
+//! A trial: a lab of its own, and the processes that live and die in it. Every lab process is a separate process of this
+//! very binary, and dies by a SIGKILL from outside; its wait status is the proof.
+
+mod freeze;
+mod process;
+mod receipt;
+
+use std::fmt::Display;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+
+pub use self::freeze::can_freeze;
+pub use self::process::{Ended, Held, on_interrupt};
+pub use self::receipt::{Left, Receipt};
+use crate::broker::{Ending, Reader};
+use crate::event::Record;
+use crate::failure::{Exit, Failure};
+use crate::lab::Lab;
+use crate::output::{Line, Output};
+use crate::reconcile::Reconciliation;
+use crate::store::Store;
+use crate::verdict::{Check, Proofs};
+
+/// One play of an experiment.
+pub struct Trial<'a> {
+    /// Its lab.
+    pub lab: Lab,
+    name: &'static str,
+    receipts: &'a Path,
+    out: &'a Output,
+    /// What was found, beside what was predicted.
+    pub checks: Vec<Check>,
+    /// What was proved to have happened.
+    pub proofs: Proofs,
+}
+
+impl<'a> Trial<'a> {
+    /// A trial in a lab of its own: the folder `trials/NAME` of the lab directory, emptied. On a real Kafka its topic bears
+    /// the lab's prefix and a suffix of this run.
+    ///
+    /// # Errors
+    /// The lab directory cannot be written.
+    pub fn new(lab: &Lab, name: &'static str, run: &str, receipts: &'a Path, out: &'a Output) -> Result<Self> {
+        let dir = lab.dir.join("trials").join(name);
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
+        }
+        fs::create_dir_all(&dir)?;
+        let topic = match lab.kafka {
+            Some(_) => format!("outbox-lab.{name}.{run}"),
+            None => lab.topic.clone(),
+        };
+        let lab =
+            Lab { db: dir.join("outbox.db"), dir, topic, kafka: lab.kafka.clone(), properties: lab.properties.clone() };
+        process::at_work(&lab);
+        Ok(Self { lab, name, receipts, out, checks: Vec::new(), proofs: Proofs::default() })
+    }
+
+    /// Tells what happens, as a line of the transcript.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn tell(&self, text: &str) -> Result<()> {
+        self.out.line(&Line::Told { text })
+    }
+
+    /// Runs a command line that has to succeed.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended otherwise.
+    pub fn run(&self, line: &str) -> Result<Ended> {
+        self.run_to(line, Exit::Done)
+    }
+
+    /// Runs a command line that has to end with this exit code.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended otherwise.
+    pub fn run_to(&self, line: &str, exit: Exit) -> Result<Ended> {
+        self.tell(&format!("$ outbox-lab {line}"))?;
+        let ended = process::run(&self.lab, line)?;
+        for printed in &ended.printed {
+            self.tell(printed)?;
+        }
+        ended.expect(line, exit)?;
+        Ok(ended)
+    }
+
+    /// Runs a command line until it holds.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended by itself, or came to no hold in time.
+    pub fn hold(&self, line: &str) -> Result<Held> {
+        self.tell(&format!("$ outbox-lab {line}"))?;
+        let held = process::hold(&self.lab, line)?;
+        for printed in held.printed() {
+            self.tell(printed)?;
+        }
+        Ok(held)
+    }
+
+    /// Lets a held process go on to its next hold.
+    ///
+    /// # Errors
+    /// Inconclusive: it comes to none.
+    pub fn to_next_hold(&self, held: &mut Held) -> Result<()> {
+        self.tell("$ kill -USR1 <pid>")?;
+        for printed in held.to_next_hold()? {
+            self.tell(&printed)?;
+        }
+        Ok(())
+    }
+
+    /// Lets a held process go on to its end, which has to be this one.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended otherwise.
+    pub fn to_end(&self, held: Held, exit: Exit) -> Result<Ended> {
+        self.tell("$ kill -USR1 <pid>")?;
+        let line = held.line().to_owned();
+        let ended = held.to_end()?;
+        for printed in &ended.printed {
+            self.tell(printed)?;
+        }
+        ended.expect(&line, exit)?;
+        Ok(ended)
+    }
+
+    /// Kills a held process from outside, proves it, and leaves the receipt. `in_flight` says what it had sent and not had
+    /// acknowledged.
+    ///
+    /// # Errors
+    /// Inconclusive: it did not die of signal 9.
+    pub fn kill(&mut self, held: Held, in_flight: &str) -> Result<()> {
+        let before = self.left()?;
+        self.kill_after(held, in_flight, before)
+    }
+
+    /// As [`Trial::kill`], where the counts before it were taken earlier, since the broker is frozen by now.
+    ///
+    /// # Errors
+    /// As [`Trial::kill`].
+    pub fn kill_after(&mut self, held: Held, in_flight: &str, before: Left) -> Result<()> {
+        self.tell("$ kill -9 <pid>")?;
+        let at = held.at().to_owned();
+        let (pid, signal) = held.kill()?;
+        let after =
+            if freeze::is_frozen(&self.lab) { Left { records: None, ..self.left_rows()? } } else { self.left()? };
+        let in_flight = in_flight.to_owned();
+        Receipt { trial: self.name.to_owned(), at: at.clone(), pid, signal, in_flight, before, after }
+            .append(self.receipts)?;
+        self.proofs.kills += 1;
+        self.tell(&format!("died of signal {signal} at {at}"))
+    }
+
+    /// Freezes the broker (SIGSTOP, or `docker pause`): it answers nothing and loses nothing.
+    ///
+    /// # Errors
+    /// It is not one that the lab may freeze.
+    pub fn freeze_broker(&mut self) -> Result<()> {
+        freeze::freeze(&self.lab)?;
+        self.tell("(the broker is frozen)")
+    }
+
+    /// Lets the frozen broker go on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn thaw_broker(&mut self) -> Result<()> {
+        freeze::thaw(&self.lab)?;
+        self.proofs.disturbances += 1;
+        self.tell("(the broker goes on)")
+    }
+
+    /// Notes a disturbance that is not a kill, and was seen to have happened.
+    pub fn disturbed(&mut self) {
+        self.proofs.disturbances += 1;
+    }
+
+    /// Holds what was found against what was predicted.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn check(&mut self, what: &str, predicted: impl Display, found: impl Display) -> Result<()> {
+        let check = Check { what: what.to_owned(), predicted: predicted.to_string(), found: found.to_string() };
+        self.tell(&check.to_string())?;
+        self.checks.push(check);
+        Ok(())
+    }
+
+    /// Says which part was not played, and why. It counts neither way.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn skip(&self, part: &str, why: &str) -> Result<()> {
+        self.tell(&format!("SKIPPED {part}: {why}"))
+    }
+
+    /// The records of the whole topic; none where there is no topic yet.
+    ///
+    /// # Errors
+    /// Inconclusive: the reading is not the whole topic.
+    pub fn records(&self) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        let Some(reader) = Reader::find(&self.lab)? else { return Ok(records) };
+        let ending = reader.read(|record| {
+            records.push(record);
+            Ok(())
+        })?;
+        match ending {
+            Ending::Whole => Ok(records),
+            ending => Err(Failure::inconclusive(
+                format!("the topic of {} could not be read to its end: {ending:?}", self.name),
+                "see that the broker is up, then play it again",
+            )),
+        }
+    }
+
+    /// Waits until the topic has so many records.
+    ///
+    /// # Errors
+    /// Inconclusive: it does not come to that in time.
+    pub fn await_records(&self, n: usize) -> Result<()> {
+        process::wait_for(&format!("{n} records in the topic"), || Ok(self.records()?.len() >= n))
+    }
+
+    /// Database against topic.
+    ///
+    /// # Errors
+    /// As [`Trial::records`]; or the database cannot be read.
+    pub fn reconcile(&self) -> Result<Reconciliation> {
+        let (loans, outbox) = Store::open(&self.lab.db)?.snapshot()?;
+        Ok(Reconciliation::of(&loans, &outbox, &self.records()?))
+    }
+
+    /// The database of the trial.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn store(&self) -> Result<Store> {
+        Store::open(&self.lab.db)
+    }
+
+    /// The counts of database and topic.
+    ///
+    /// # Errors
+    /// Either cannot be read.
+    pub fn left(&self) -> Result<Left> {
+        Ok(Left { records: Some(self.records()?.len() as u64), ..self.left_rows()? })
+    }
+
+    fn left_rows(&self) -> Result<Left> {
+        let store = Store::open(&self.lab.db)?;
+        Ok(Left { counts: store.counts()?, effects: store.effect_count()?, records: None })
+    }
+
+    /// Gives back what the trial holds outside its folder.
+    ///
+    /// # Errors
+    /// The broker does not end, or a topic is not deleted.
+    pub fn end(self) -> Result<()> {
+        process::clean(&self.lab)
+    }
+}

@@ -1,0 +1,307 @@
+//! Lab processes of a trial: run to their end, held, killed, and all ended when the run is interrupted.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+
+use super::freeze;
+use crate::failure::{Exit, Failure};
+use crate::lab::Lab;
+
+/// How long anything in a trial may take before it is inconclusive.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What has to be ended when the run is interrupted.
+static AT_WORK: Mutex<AtWork> = Mutex::new(AtWork { pids: Vec::new(), labs: Vec::new() });
+
+struct AtWork {
+    pids: Vec<u32>,
+    labs: Vec<Lab>,
+}
+
+fn at_work_now() -> MutexGuard<'static, AtWork> {
+    AT_WORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Puts a lab on the list of what has to be given back.
+pub(super) fn at_work(lab: &Lab) {
+    at_work_now().labs.push(lab.clone());
+}
+
+/// From here on Ctrl-C and SIGTERM end every lab process of the run, let every frozen broker go on, and give back brokers
+/// and topics, before the run itself ends. To be called before any thread is started: they inherit the mask.
+///
+/// # Errors
+/// The signals cannot be waited for.
+pub fn on_interrupt() -> Result<()> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    thread::spawn(move || {
+        let Ok(signal) = signals.wait() else { return };
+        // Held while the process ends: nobody starts another.
+        let at_work = at_work_now();
+        for pid in at_work.pids.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        for lab in &at_work.labs {
+            let _ = freeze::thaw(lab);
+            let _ = command(lab, "clean").and_then(|mut command| Ok(command.output()?));
+        }
+        std::process::exit(128 + signal as i32);
+    });
+    Ok(())
+}
+
+/// Gives back what a lab holds outside its folder.
+pub(super) fn clean(lab: &Lab) -> Result<()> {
+    freeze::thaw(lab)?;
+    let ended = run(lab, "clean")?;
+    at_work_now().labs.retain(|at_work| at_work.dir != lab.dir);
+    ended.expect("clean", Exit::Done)
+}
+
+/// A lab command that has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its standard output since it was last looked at.
+    pub printed: Vec<String>,
+    /// Its standard error.
+    pub said: Vec<String>,
+    status: ExitStatus,
+}
+
+impl Ended {
+    /// It has to have ended like this.
+    ///
+    /// # Errors
+    /// Inconclusive, with the last lines that it printed.
+    pub(super) fn expect(&self, line: &str, exit: Exit) -> Result<()> {
+        if self.status.code() == Some(exit as i32) {
+            return Ok(());
+        }
+        Err(inconclusive(
+            line,
+            &format!("ended with {}, not with exit code {}", self.status, exit as i32),
+            &self.last_lines(),
+        ))
+    }
+
+    fn last_lines(&self) -> String {
+        let all: Vec<_> = self.printed.iter().chain(&self.said).map(String::as_str).collect();
+        all[all.len().saturating_sub(5)..].join("\n  ")
+    }
+}
+
+/// A lab command that stands at its crash point.
+pub struct Held {
+    line: String,
+    child: Child,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
+    printed: Vec<String>,
+    at: String,
+}
+
+impl Held {
+    /// Its command line.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// What it has printed since it was last let go on.
+    pub fn printed(&self) -> &[String] {
+        &self.printed
+    }
+
+    /// Where it says that it is held, `POINT[@NTH]`.
+    pub fn at(&self) -> &str {
+        &self.at
+    }
+
+    /// Waits for a line of its standard error that contains this.
+    ///
+    /// # Errors
+    /// Inconclusive: none comes in time.
+    pub fn await_word(&self, word: &str) -> Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        while let Ok(line) = self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            if line.contains(word) {
+                return Ok(());
+            }
+        }
+        Err(inconclusive(&self.line, &format!("did not say \"{word}\""), ""))
+    }
+
+    /// SIGUSR1, and what it prints until its next hold.
+    pub(super) fn to_next_hold(&mut self) -> Result<Vec<String>> {
+        self.printed.clear();
+        self.signal(Signal::SIGUSR1)?;
+        self.await_hold()?;
+        Ok(self.printed.clone())
+    }
+
+    /// SIGUSR1, and its end.
+    pub(super) fn to_end(mut self) -> Result<Ended> {
+        self.signal(Signal::SIGUSR1)?;
+        let mut status = None;
+        wait_for(&format!("the end of {}", self.line), || {
+            status = self.child.try_wait()?;
+            Ok(status.is_some())
+        })?;
+        let status = status.context("a process that has ended has a status")?;
+        Ok(Ended { printed: self.stdout.iter().collect(), said: self.stderr.iter().collect(), status })
+    }
+
+    /// SIGKILL from outside. Returns its pid and the signal that it died of.
+    pub(super) fn kill(mut self) -> Result<(u32, i32)> {
+        let pid = self.child.id();
+        // It may have died on its own by now, which the status will tell.
+        let _ = self.signal(Signal::SIGKILL);
+        let status = self.child.wait().context("a child that cannot be waited for")?;
+        match status.signal() {
+            Some(signal) if signal == Signal::SIGKILL as i32 => Ok((pid, signal)),
+            _ => {
+                Err(inconclusive(&self.line, &format!("did not die of the kill: {status}"), &self.printed.join("\n  ")))
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
+    }
+
+    fn await_hold(&mut self) -> Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            match self.stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    let holds = line.contains("HOLD");
+                    self.printed.push(line);
+                    if holds {
+                        self.hear_where(deadline);
+                        return Ok(());
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(inconclusive(&self.line, "came to no hold in time", &self.printed.join("\n  ")));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait()?;
+                    let said = self.stderr.iter().collect();
+                    let ended = Ended { printed: self.printed.clone(), said, status };
+                    let what = format!("ended by itself, with {status}, and came to no hold");
+                    return Err(inconclusive(&self.line, &what, &ended.last_lines()));
+                }
+            }
+        }
+    }
+}
+
+impl Held {
+    /// The hint on standard error names the point, also where the book's words on standard output do not.
+    fn hear_where(&mut self, deadline: Instant) {
+        "an unnamed point".clone_into(&mut self.at);
+        while let Ok(line) = self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            if let Some(at) = line.strip_prefix("outbox-lab: held at ").and_then(|rest| rest.split(',').next()) {
+                at.clone_into(&mut self.at);
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let pid = self.child.id();
+        at_work_now().pids.retain(|at_work| *at_work != pid);
+    }
+}
+
+/// Runs a command line to its end.
+pub(super) fn run(lab: &Lab, line: &str) -> Result<Ended> {
+    let output = command(lab, line)?.output().context("this program cannot be started a second time")?;
+    let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(ToOwned::to_owned).collect();
+    Ok(Ended { printed: lines(&output.stdout), said: lines(&output.stderr), status: output.status })
+}
+
+/// Runs a command line until it holds.
+pub(super) fn hold(lab: &Lab, line: &str) -> Result<Held> {
+    let mut child = {
+        let mut at_work = at_work_now();
+        let child = command(lab, line)?.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = child.context("this program cannot be started a second time")?;
+        at_work.pids.push(child.id());
+        child
+    };
+    let (stdout, stderr) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
+    let mut held = Held { line: line.to_owned(), child, stdout, stderr, printed: Vec::new(), at: String::new() };
+    held.await_hold()?;
+    Ok(held)
+}
+
+/// The lab command of a trial: this very binary, or the one that is to be judged in its place.
+fn command(lab: &Lab, line: &str) -> Result<Command> {
+    let program = match std::env::var_os("OUTBOX_LAB_BIN") {
+        Some(program) => PathBuf::from(program),
+        None => std::env::current_exe().context("this program's own path is not known")?,
+    };
+    let mut command = Command::new(program);
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    for (key, value) in &lab.properties {
+        command.arg("-X").arg(format!("{key}={value}"));
+    }
+    command.env("OUTBOX_LAB_DIR", &lab.dir).env("OUTBOX_LAB_DB", &lab.db).env("OUTBOX_LAB_TOPIC", &lab.topic);
+    match &lab.kafka {
+        Some(servers) => command.env("KAFKA_BOOTSTRAP", servers),
+        None => command.env_remove("KAFKA_BOOTSTRAP"),
+    };
+    Ok(command)
+}
+
+/// Waits for a state, with a deadline.
+pub(super) fn wait_for(what: &str, mut state: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + DEADLINE;
+    while !state()? {
+        if Instant::now() > deadline {
+            return Err(Failure::inconclusive(
+                format!("waited in vain for {what}"),
+                "play it again, on a quieter machine",
+            ));
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn inconclusive(line: &str, what: &str, last_lines: &str) -> anyhow::Error {
+    Failure::inconclusive(
+        format!("outbox-lab {line} {what}\n  {last_lines}"),
+        "play it again; the receipts tell what was proved",
+    )
+}
+
+fn lines_of(source: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in source.into_iter().flat_map(|source| BufReader::new(source).lines()).map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
