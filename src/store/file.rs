@@ -63,6 +63,8 @@ DROP TABLE IF EXISTS lab_note;
 enum Found {
     Nothing,
     LabDatabase,
+    /// A lab database whose schema may not be committed yet: it is just being made, or its maker died.
+    HalfMade,
 }
 
 /// Opens the lab database at `path`; makes it, and the folders above it, where nothing is.
@@ -74,17 +76,18 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
     // its own file has content.
     let old_wal = beside(path, "-wal");
     let has_old_wal = old_wal.exists();
-    if let Found::LabDatabase = inspect(path)? {
-        return open_file(path, OpenFlags::empty());
-    }
-    if has_old_wal {
-        return Err(Failure::failed(
-            format!(
-                "{} is left of a database that is gone; SQLite would take its pages for a new one",
-                old_wal.display()
-            ),
-            format!("move it away, or take another path with --db: {} was not made", path.display()),
-        ));
+    match inspect(path)? {
+        Found::LabDatabase => return open_file(path),
+        Found::Nothing if has_old_wal => {
+            return Err(Failure::failed(
+                format!(
+                    "{} is left of a database that is gone; SQLite would take its pages for a new one",
+                    old_wal.display()
+                ),
+                format!("move it away, or take another path with --db: {} was not made", path.display()),
+            ));
+        }
+        Found::Nothing | Found::HalfMade => {}
     }
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|error| {
@@ -97,8 +100,7 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
     let mut db = connect(path, OpenFlags::SQLITE_OPEN_CREATE)?;
     // The schema before the switch to WAL: so the main file bears the application id from its first page on.
     let txn = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let tables: i64 = txn.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
-    if tables == 0 {
+    if !has_schema(&txn)? {
         txn.execute_batch(SCHEMA)?;
         txn.pragma_update(None, "application_id", APPLICATION_ID)?;
         txn.pragma_update(None, "user_version", USER_VERSION)?;
@@ -114,12 +116,21 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
 /// None is there, or something else is.
 pub(super) fn open(path: &Path) -> Result<Connection> {
     match inspect(path)? {
-        Found::LabDatabase => open_file(path, OpenFlags::empty()),
-        Found::Nothing => Err(Failure::failed(
-            format!("there is no lab database at {}", path.display()),
-            "check the path (--db, --dir), or make one with reset; nothing is known to be lost",
-        )),
+        Found::LabDatabase => return open_file(path),
+        Found::HalfMade => {
+            // What a dead maker had begun, SQLite takes back here.
+            let db = connect(path, OpenFlags::empty())?;
+            if has_schema(&db)? {
+                settle(&db)?;
+                return Ok(db);
+            }
+        }
+        Found::Nothing => {}
     }
+    Err(Failure::failed(
+        format!("there is no lab database at {}", path.display()),
+        "check the path (--db, --dir), or make one with reset; nothing is known to be lost",
+    ))
 }
 
 /// Empties a lab database where it lies, in the caller's transaction: a file unlinked or renamed would leave
@@ -144,13 +155,13 @@ fn inspect(path: &Path) -> Result<Found> {
     if !metadata.is_file() {
         return Err(refuse(format!("{} is not a file", path.display())));
     }
-    if metadata.len() == 0 {
+    let unreadable = |error: io::Error| refuse(format!("{} cannot be read ({error})", path.display()));
+    let file = File::open(path).map_err(unreadable)?;
+    let mut header = Vec::new();
+    (&file).take(100).read_to_end(&mut header).map_err(unreadable)?;
+    if header.is_empty() {
         return Ok(Found::Nothing);
     }
-    let mut header = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(100).read_to_end(&mut header))
-        .map_err(|error| refuse(format!("{} cannot be read ({error})", path.display())))?;
     let number = |at: usize| header.get(at..at + 4).map_or(0, |b| i32::from_be_bytes([b[0], b[1], b[2], b[3]]));
     if header.len() < 100 || !header.starts_with(b"SQLite format 3\0") {
         return Err(refuse(format!("{} is not an SQLite database", path.display())));
@@ -170,14 +181,16 @@ fn inspect(path: &Path) -> Result<Found> {
         size => size,
     };
     let whole = u64::from(number(28).unsigned_abs()) * page_size;
+    // The order counts. Once the header is there, the other pages come before the -journal or the -wal goes, so
+    // a length that is taken last, with neither of them left, is that of a file at rest.
+    if beside(path, "-journal").exists() {
+        return Ok(Found::HalfMade);
+    }
     let wal_is_empty = fs::metadata(beside(path, "-wal")).map_or(0, |wal| wal.len()) == 0;
+    let has = file.metadata().map_err(unreadable)?.len();
     // Pages may still lie in the -wal. Where that is empty, a file shorter than its own header says was cut.
-    if metadata.len() < whole && wal_is_empty {
-        return Err(refuse(format!(
-            "{} is damaged: it says that it has {whole} bytes, and has {}",
-            path.display(),
-            metadata.len()
-        )));
+    if has < whole && wal_is_empty {
+        return Err(refuse(format!("{} is damaged: it says that it has {whole} bytes, and has {has}", path.display())));
     }
     Ok(Found::LabDatabase)
 }
@@ -195,8 +208,12 @@ fn connect(path: &Path, more: OpenFlags) -> Result<Connection> {
     Ok(db)
 }
 
-fn open_file(path: &Path, more: OpenFlags) -> Result<Connection> {
-    let db = connect(path, more)?;
+fn has_schema(db: &Connection) -> Result<bool> {
+    Ok(db.query_row("SELECT count(*) > 0 FROM sqlite_schema", (), |row| row.get(0))?)
+}
+
+fn open_file(path: &Path) -> Result<Connection> {
+    let db = connect(path, OpenFlags::empty())?;
     settle(&db)?;
     Ok(db)
 }
