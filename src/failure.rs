@@ -108,7 +108,8 @@ fn explain_sqlite(error: &rusqlite::Error, lab: &Lab) -> (String, String) {
         ),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
             format!("the database {db} cannot be written"),
-            format!("allow it (chmod u+w {db}, and its folder), or take another path with --db"),
+            // The star: a reader of a read-only database leaves a -wal and a -shm beside it with the same rights.
+            format!("allow it (chmod u+w {db}*, and its folder), or take another path with --db"),
         ),
         Some(ErrorCode::CannotOpen) => (
             format!("the database {db} cannot be opened"),
