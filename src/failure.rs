@@ -95,7 +95,8 @@ fn explain_sqlite(error: &rusqlite::Error, lab: &Lab) -> (String, String) {
     let (what, next) = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
             format!("the database {db} was locked by another program for longer than the lab waits"),
-            "end the program that holds the lock (an open sqlite3 shell?), then type the command again; nothing was changed"
+            "end the program that holds the lock (an open sqlite3 shell?), then type the command again; the transaction \
+             that waited changed nothing"
                 .to_owned(),
         ),
         Some(ErrorCode::DatabaseCorrupt) => (
