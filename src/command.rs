@@ -14,6 +14,7 @@ mod write;
 
 use anyhow::Result;
 
+use crate::broker::check_properties;
 use crate::cli::{Cli, Command};
 use crate::failure::Exit;
 use crate::lab::Lab;
@@ -24,6 +25,7 @@ use crate::output::Output;
 /// # Errors
 /// It could not be done: see `Failure`.
 pub fn run(cli: &Cli, lab: &Lab) -> Result<Exit> {
+    check_properties(lab)?;
     let out = &Output::new(cli.json);
     match &cli.command {
         Command::Reset(holds) => reset::run(lab, &holds.hold_at, out),
