@@ -149,7 +149,8 @@ fn topic(name: &str) -> Result<String, String> {
 fn servers(list: &str) -> Result<String, String> {
     let legal = |server: &str| {
         let (host, port) = server.rsplit_once(':')?;
-        (!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
+        let is_name = !host.is_empty() && !host.contains(|c: char| c == '/' || c.is_whitespace());
+        (is_name && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
     };
     if list.is_empty() || list.split(',').all(|server| legal(server).is_some()) {
         return Ok(list.to_owned());
