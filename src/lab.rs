@@ -54,7 +54,7 @@ impl Lab {
                 "take a directory of your own: --dir DIR, or OUTBOX_LAB_DIR",
             )
         };
-        if self.dir.is_dir() {
+        if self.has_dir()? {
             return Ok(());
         }
         if let Some(parent) = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -66,13 +66,27 @@ impl Lab {
         }
     }
 
+    /// Is there a lab directory?
+    ///
+    /// # Errors
+    /// Something else has its name.
+    pub fn has_dir(&self) -> Result<bool> {
+        match fs::metadata(&self.dir) {
+            Ok(found) if !found.is_dir() => Err(Failure::failed(
+                format!("the lab directory {} is no directory", self.dir.display()),
+                "name the right one: --dir DIR, or OUTBOX_LAB_DIR",
+            )),
+            found => Ok(found.is_ok()),
+        }
+    }
+
     /// Says that a command is alive in this lab directory, for as long as the value lives. Where there is no
     /// directory there is nothing to reset either, so nothing to say.
     ///
     /// # Errors
-    /// A `reset` is at work here and does not end; or the directory cannot be written.
+    /// A `reset` is at work here and does not end; or the directory cannot be written, or is none.
     pub fn enter(&self) -> Result<Option<LockFile>> {
-        if !self.dir.is_dir() {
+        if !self.has_dir()? {
             return Ok(None);
         }
         let alive = self.lock_file("alive.lock")?;
