@@ -113,12 +113,27 @@ fn client_config(lab: &Lab, servers: &str, of_this_kind: &[(&str, &str)]) -> Cli
     config
 }
 
+/// Looks at the `-X` options by themselves, so that a mistyped one is refused by every command, and not by those
+/// alone that happen to need a Kafka client.
+///
+/// # Errors
+/// librdkafka has no such property, or does not take the value.
+pub fn check_properties(lab: &Lab) -> Result<()> {
+    let config: ClientConfig = lab.properties.iter().cloned().collect();
+    config.create_native_config().map(|_| ()).map_err(not_taken)
+}
+
 fn create<C, T>(config: &ClientConfig, context: C) -> Result<T>
 where
     C: ClientContext,
     T: FromClientConfigAndContext<C>,
 {
-    T::from_config_and_context(config, context).map_err(|error| match error {
+    T::from_config_and_context(config, context).map_err(not_taken)
+}
+
+/// What librdkafka does not take, in words.
+fn not_taken(error: KafkaError) -> anyhow::Error {
+    match error {
         KafkaError::ClientConfig(_, reason, key, value) if reason.contains("OpenSSL not available") => Failure::failed(
             format!("{key}={value} needs TLS, and this build has none"),
             "build it with TLS: cargo build --release --locked --features tls (it needs OpenSSL's headers)",
@@ -135,7 +150,7 @@ where
             "correct the -X options",
         ),
         error => Failure::failed(format!("the Kafka client cannot be made ({error})"), "look at the -X options"),
-    })
+    }
 }
 
 /// What the client says on the side: a complaint, and whether a produce request is on the wire.

@@ -14,6 +14,7 @@ mod write;
 
 use anyhow::Result;
 
+use crate::broker::check_properties;
 use crate::cli::{Cli, Command, HoldArgs};
 use crate::crash::{CrashPoint, Holds};
 use crate::failure::Exit;
@@ -28,6 +29,7 @@ use crate::store::in_words;
 /// It could not be done: see `Failure`.
 pub fn run(cli: &Cli, lab: &Lab) -> Result<Exit> {
     lab.check()?;
+    check_properties(lab)?;
     let out = &Output::new(cli.json);
     dispatch(&cli.command, lab, out).map_err(|error| in_words(error, &lab.db))
 }

@@ -80,7 +80,7 @@ pub(super) fn record_path(lab: &Lab) -> PathBuf {
 /// # Errors
 /// It is running and does not answer.
 pub fn find(lab: &Lab) -> Result<Option<Embedded>> {
-    if !lab.dir.is_dir() {
+    if !lab.has_dir()? {
         return Ok(None);
     }
     let deadline = Instant::now() + CHANGE_TIMEOUT;

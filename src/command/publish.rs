@@ -12,8 +12,10 @@ use crate::relay::{Marking, Relay};
 use crate::store::Store;
 
 pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, holds: &mut Holds, out: &Output) -> Result<Exit> {
-    // The embedded broker will want it; made later, it would not say that this command is alive.
-    lab.make_dir()?;
+    if lab.db.exists() {
+        // The embedded broker will want it; made later, it would not say that this command is alive.
+        lab.make_dir()?;
+    }
     let _present = enter(lab)?;
     let mut store = Store::open(&lab.db)?;
     let publisher = connect(lab, &mut store, holds)?;
