@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     /// A fresh topic whose offsets start at 0, and how many other topics went with the old one: on the embedded broker
-    /// that is every topic of the lab directory. `before` runs when it is certain that the topic may be replaced, and
+    /// those are the other topics of the lab directory. `before` runs when it is certain that the topic may be replaced, and
     /// before anything is.
     ///
     /// # Errors
@@ -118,15 +118,31 @@ fn client_config(lab: &Lab, servers: &str, of_this_kind: &[(&str, &str)]) -> Cli
     config
 }
 
+/// Looks at the `-X` options by themselves, so that a mistyped one is refused by every command, and not by those
+/// alone that happen to need a Kafka client.
+///
+/// # Errors
+/// librdkafka has no such property, or does not take the value.
+pub fn check_properties(lab: &Lab) -> Result<()> {
+    let config: ClientConfig = lab.properties.iter().cloned().collect();
+    config.create_native_config().map(|_| ()).map_err(not_taken)
+}
+
 fn create<C, T>(config: &ClientConfig, context: C) -> Result<T>
 where
     C: ClientContext,
     T: FromClientConfigAndContext<C>,
 {
-    T::from_config_and_context(config, context).map_err(|error| match error {
+    T::from_config_and_context(config, context).map_err(not_taken)
+}
+
+/// What librdkafka does not take, in words.
+fn not_taken(error: KafkaError) -> anyhow::Error {
+    match error {
         KafkaError::ClientConfig(_, reason, key, value) if reason.contains("OpenSSL not available") => Failure::failed(
             format!("{key}={value} needs TLS, and this build has none"),
-            "build it with TLS: cargo build --release --locked --features tls (it needs OpenSSL's headers)",
+            "build one with it (OpenSSL's headers are needed), and use target/tls/release/outbox-lab: \
+             cargo build --release --locked --features tls --target-dir target/tls",
         ),
         KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => Failure::usage(
             format!("librdkafka has no property \"{key}\""),
@@ -140,7 +156,7 @@ where
             "correct the -X options",
         ),
         error => Failure::failed(format!("the Kafka client cannot be made ({error})"), "look at the -X options"),
-    })
+    }
 }
 
 /// What the client says on the side: a complaint, and whether a produce request is on the wire.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::crash::HoldAt;
@@ -38,11 +37,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-const DEFAULT_DIR: &str = ".lab";
-
-/// The book's.
-const DEFAULT_TOPIC: &str = "v2c7.outbox";
-
 /// What the lab's counting stands on: an acknowledgement that is one, a reader that reads everything and says when it
 /// cannot.
 const OWN_PROPERTIES: &[&str] = &[
@@ -62,16 +56,16 @@ const OWN_PROPERTIES: &[&str] = &[
 #[command(next_help_heading = "The lab")]
 pub struct Place {
     /// The lab directory: database, embedded broker, topics made
-    #[arg(long, global = true, value_name = "DIR", env = "OUTBOX_LAB_DIR", default_value = DEFAULT_DIR, value_parser = path())]
+    #[arg(long, global = true, value_name = "DIR", env = "OUTBOX_LAB_DIR", default_value = ".lab")]
     pub dir: PathBuf,
     /// The business database [default: DIR/outbox.db]
-    #[arg(long, global = true, value_name = "PATH", env = "OUTBOX_LAB_DB", value_parser = path())]
+    #[arg(long, global = true, value_name = "PATH", env = "OUTBOX_LAB_DB")]
     pub db: Option<PathBuf>,
     /// A real Kafka, HOST:PORT[,…] [default: the embedded broker]
     #[arg(long, global = true, value_name = "SERVERS", env = "KAFKA_BOOTSTRAP", value_parser = servers)]
     pub bootstrap: Option<String>,
     /// The topic
-    #[arg(long, global = true, value_name = "NAME", env = "OUTBOX_LAB_TOPIC", default_value = DEFAULT_TOPIC, value_parser = topic)]
+    #[arg(long, global = true, value_name = "NAME", env = "OUTBOX_LAB_TOPIC", default_value = "v2c7.outbox", value_parser = topic)]
     pub topic: String,
     /// A librdkafka property; may be repeated
     #[arg(short = 'X', global = true, value_name = "KEY=VALUE", value_parser = property)]
@@ -80,13 +74,11 @@ pub struct Place {
 
 impl From<&Place> for Lab {
     fn from(place: &Place) -> Self {
-        // An empty variable is one that is not set.
-        let dir = if place.dir.as_os_str().is_empty() { PathBuf::from(DEFAULT_DIR) } else { place.dir.clone() };
-        let topic = if place.topic.is_empty() { DEFAULT_TOPIC } else { &place.topic };
         Self {
-            db: place.db.clone().filter(|db| !db.as_os_str().is_empty()).unwrap_or_else(|| dir.join("outbox.db")),
-            dir,
-            topic: topic.to_owned(),
+            dir: place.dir.clone(),
+            db: place.db.clone().unwrap_or_else(|| place.dir.join("outbox.db")),
+            topic: place.topic.clone(),
+            // An empty variable is one that is not set.
             kafka: place.bootstrap.clone().filter(|servers| !servers.is_empty()),
             properties: place.properties.clone(),
         }
@@ -243,16 +235,8 @@ pub enum Broker {
     },
 }
 
-/// Any path, also one that is not UTF-8; clap's own parser of paths takes no empty one, which an empty variable gives.
-fn path() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
-}
-
 fn topic(name: &str) -> Result<String, String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if name.is_empty() {
-        return Ok(String::new());
-    }
     if (1..=249).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".." {
         return Ok(name.to_owned());
     }
@@ -262,7 +246,8 @@ fn topic(name: &str) -> Result<String, String> {
 fn servers(list: &str) -> Result<String, String> {
     let legal = |server: &str| {
         let (host, port) = server.rsplit_once(':')?;
-        (!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
+        let is_name = !host.is_empty() && !host.contains(|c: char| c == '/' || c.is_whitespace());
+        (is_name && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
     };
     if list.is_empty() || list.split(',').all(|server| legal(server).is_some()) {
         return Ok(list.to_owned());

@@ -18,6 +18,7 @@ mod write;
 
 use anyhow::Result;
 
+use crate::broker::check_properties;
 use crate::cli::{Cli, Command, HoldArgs, Key};
 use crate::crash::{CrashPoint, Holds};
 use crate::failure::Exit;
@@ -32,6 +33,7 @@ use crate::store::in_words;
 /// It could not be done: see `Failure`.
 pub fn run(cli: &Cli, lab: &Lab) -> Result<Exit> {
     lab.check()?;
+    check_properties(lab)?;
     let out = &Output::new(cli.json);
     dispatch(&cli.command, lab, out).map_err(|error| in_words(error, &lab.db))
 }

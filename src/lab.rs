@@ -55,7 +55,7 @@ impl Lab {
                 "take a directory of your own: --dir DIR, or OUTBOX_LAB_DIR",
             )
         };
-        if self.dir.is_dir() {
+        if self.has_dir()? {
             return Ok(());
         }
         if let Some(parent) = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -64,6 +64,20 @@ impl Lab {
         match DirBuilder::new().mode(0o700).create(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.dir.is_dir() => Ok(()),
             made => made.map_err(failed),
+        }
+    }
+
+    /// Is there a lab directory?
+    ///
+    /// # Errors
+    /// Something else has its name.
+    pub fn has_dir(&self) -> Result<bool> {
+        match fs::metadata(&self.dir) {
+            Ok(found) if !found.is_dir() => Err(Failure::failed(
+                format!("the lab directory {} is no directory", self.dir.display()),
+                "name the right one: --dir DIR, or OUTBOX_LAB_DIR",
+            )),
+            found => Ok(found.is_ok()),
         }
     }
 
@@ -97,7 +111,7 @@ impl Lab {
         LockFile::open(path).map_err(|error| {
             Failure::failed(
                 format!("the database {} cannot be written: its lock {} ({error})", self.db.display(), path.display()),
-                format!("allow it (chmod u+w {}, and its folder), or take another path with --db", self.db.display()),
+                format!("allow it (chmod u+w {}*, and its folder), or take another path with --db", self.db.display()),
             )
         })
     }

@@ -32,7 +32,7 @@ pub struct Presence {
 /// A `reset` is at work here and does not end; the lab directory cannot be written; or the database is none of a lab's.
 pub fn enter(lab: &Lab) -> Result<Presence> {
     let mut locks = Vec::new();
-    if lab.dir.is_dir() {
+    if lab.has_dir()? {
         locks.push(lab.lock_file("alive.lock")?);
     }
     if lab.db.exists() {
@@ -84,6 +84,7 @@ pub fn enter_to_play(lab: &Lab) -> Result<Presence> {
 }
 
 fn both(lab: &Lab) -> Result<Vec<LockFile>> {
+    lab.has_dir()?;
     store::refuse_others(&lab.db)?;
     lab.make_dir()?;
     lab.make_folder_of_database()?;

@@ -191,12 +191,26 @@ impl Admin {
 
     /// The mark of a topic that exists; `None` where it bears none, or this client may not see it.
     fn mark(&self, topic: &str) -> Result<Option<String>> {
-        let described =
-            block_on(self.client.describe_configs([&ResourceSpecifier::Topic(topic)], &AdminOptions::new()));
-        let configs = described.map_err(|error| no_answer(&self.servers, &error, self.client.inner().context()))?;
-        let setting = configs.into_iter().flatten().find_map(|config| config.get(MARK)?.value.clone());
-        // Without a mark it is the greatest number there is.
-        Ok(setting.filter(|mark| mark.parse().is_ok_and(|mark: i64| mark < i64::MAX)))
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        loop {
+            let asked = [&ResourceSpecifier::Topic(topic)];
+            let described = block_on(self.client.describe_configs(asked, &AdminOptions::new()));
+            let configs = described.map_err(|error| no_answer(&self.servers, &error, self.client.inner().context()))?;
+            match configs.first() {
+                // A topic that is listed can still be news to the part of the broker that knows its settings.
+                Some(Err(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition))
+                    if Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Some(Ok(config)) => {
+                    let setting = config.get(MARK).and_then(|entry| entry.value.clone());
+                    // Without a mark it is the greatest number there is.
+                    return Ok(setting.filter(|mark| mark.parse().is_ok_and(|mark: i64| mark < i64::MAX)));
+                }
+                Some(Err(_)) | None => return Ok(None),
+            }
+        }
     }
 
     fn incarnation(&self, topic: &str) -> Result<Incarnation> {
@@ -217,13 +231,21 @@ impl Admin {
         record.write(lab, &format!("{ABOUT_TO}{mark}"))?;
         let topic = NewTopic::new(&lab.topic, partitions, TopicReplication::Fixed(-1)).set(MARK, &mark);
         let options = AdminOptions::new().operation_timeout(Some(ADMIN_TIMEOUT));
-        match outcome(block_on(self.client.create_topics([&topic], &options))) {
-            Ok(()) | Err(RDKafkaErrorCode::TopicAlreadyExists) => {}
-            Err(code) => return Err(refused("made", &lab.topic, code)),
+        let made = outcome(block_on(self.client.create_topics([&topic], &options)));
+        self.wait_until_made(&lab.topic, made)?;
+        // Already there, it is another lab's, which was faster, or that of an earlier attempt of ours.
+        if made.is_ok() || self.mark(&lab.topic)?.as_ref() == Some(&mark) {
+            record.write(lab, &mark)
+        } else {
+            record.forget()
         }
-        self.wait_until(&lab.topic, true)?;
-        // It may be another lab's, which was faster; or it is that of an earlier attempt of ours.
-        if self.mark(&lab.topic)?.as_ref() == Some(&mark) { record.write(lab, &mark) } else { record.forget() }
+    }
+
+    fn wait_until_made(&self, topic: &str, made: Result<(), RDKafkaErrorCode>) -> Result<()> {
+        match made {
+            Ok(()) | Err(RDKafkaErrorCode::TopicAlreadyExists) => self.wait_until(topic, true),
+            Err(code) => Err(refused("made", topic, code)),
+        }
     }
 
     fn delete(&self, topic: &str) -> Result<()> {

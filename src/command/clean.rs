@@ -9,7 +9,7 @@ use crate::output::{Line, Output};
 use crate::presence::enter_directory_alone;
 
 pub(super) fn run(lab: &Lab, out: &Output) -> Result<Exit> {
-    if !lab.dir.is_dir() {
+    if !lab.has_dir()? {
         return Ok(Exit::Done);
     }
     let _alone = enter_directory_alone(lab)?;

@@ -11,6 +11,7 @@ use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::{BookHold, Line, Output};
 use crate::presence::enter_making;
+use crate::relay::bind;
 use crate::store::{Family, Store, Txn};
 
 /// What becomes of an event whose send failed.
@@ -20,13 +21,13 @@ const NO_OUTBOX: &str = "Its loan is committed, and there is no outbox row: noth
 pub(super) fn run(lab: &Lab, hold: bool, holds: &mut Holds, out: &Output) -> Result<Exit> {
     let _present = enter_making(lab)?;
     let mut store = Store::make(&lab.db)?;
-    let publisher = connect(lab, &mut store, holds)?;
+    let publisher = connect(lab, holds)?;
 
     let txn = store.begin()?;
     let loan = txn.next_loan(Family::Naive)?;
     commit(txn, &loan, holds, |loan| if hold { Ok(()) } else { out.line(&Line::NaiveCommitted { loan }) })?;
     holds.reached_in_book(CrashPoint::BeforeSend, Some(&BookHold::Naive { loan: loan.loan_id.clone() }))?;
-    send(&publisher, &loan, NO_OUTBOX, holds, out)?;
+    send(&mut store, &publisher, &loan, NO_OUTBOX, holds, out)?;
     Ok(Exit::Done)
 }
 
@@ -34,14 +35,14 @@ pub(super) fn run(lab: &Lab, hold: bool, holds: &mut Holds, out: &Output) -> Res
 pub(super) fn send_first(lab: &Lab, holds: &mut Holds, out: &Output) -> Result<Exit> {
     let _present = enter_making(lab)?;
     let mut store = Store::make(&lab.db)?;
-    let publisher = connect(lab, &mut store, holds)?;
+    let publisher = connect(lab, holds)?;
 
     // Kept before anything is sent, so that the number of a phantom event is never given to another loan.
     let txn = store.begin()?;
     let loan = txn.next_loan(Family::Naive)?;
     txn.commit()?;
     holds.reached(CrashPoint::BeforeSend)?;
-    send(&publisher, &loan, "Its loan is not committed", holds, out)?;
+    send(&mut store, &publisher, &loan, "Its loan is not committed", holds, out)?;
     commit(store.begin()?, &loan, holds, |loan| out.line(&Line::NaiveCommitted { loan }))?;
     Ok(Exit::Done)
 }
@@ -54,7 +55,15 @@ fn commit(txn: Txn, loan: &Loan, holds: &mut Holds, tell: impl FnOnce(&str) -> R
     holds.reached(CrashPoint::AfterCommit)
 }
 
-fn send(publisher: &Publisher, loan: &Loan, then: &str, holds: &mut Holds, out: &Output) -> Result<()> {
+fn send(
+    store: &mut Store,
+    publisher: &Publisher,
+    loan: &Loan,
+    then: &str,
+    holds: &mut Holds,
+    out: &Output,
+) -> Result<()> {
+    bind(store, publisher)?;
     let event = loan.created();
     let failed = |error| not_acknowledged(&event.event_id, &error, then);
     let in_flight = publisher.send(&event, &event.event_id).map_err(failed)?;

@@ -13,13 +13,15 @@ use crate::relay::{Marking, Relay};
 use crate::store::Store;
 
 pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, key: Key, holds: &mut Holds, out: &Output) -> Result<Exit> {
-    // The embedded broker will want it; made later, it would not say that this command is alive.
-    lab.make_dir()?;
+    if lab.db.exists() {
+        // The embedded broker will want it; made later, it would not say that this command is alive.
+        lab.make_dir()?;
+    }
     let _present = enter(lab)?;
     let mut store = Store::open(&lab.db)?;
-    let publisher = connect_for(lab, &mut store, holds, marking == Marking::AfterBrokerCommit)?;
+    let publisher = connect_for(lab, holds, marking == Marking::AfterBrokerCommit)?;
     let command = holds.command();
-    let mut relay = Relay { store: &store, publisher: &publisher, key, holds, out, sent: 0, marked: 0 };
+    let mut relay = Relay { store: &mut store, publisher: &publisher, key, holds, out, sent: 0, marked: 0 };
     if let Err(stopped) = relay.run(limit, marking)? {
         let then = match stopped.marked {
             false => "Its row is pending: the next publish sends it, which can make a duplicate and loses nothing",

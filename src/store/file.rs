@@ -165,7 +165,9 @@ fn inspect(path: &Path) -> Result<Found> {
     let refuse = |what: String| Failure::failed(what, "name another path with --db; the file was not changed");
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Found::Nothing);
+        }
         Err(error) => return Err(refuse(format!("{} cannot be looked at ({error})", path.display()))),
     };
     if metadata.is_dir() {
@@ -195,30 +197,30 @@ fn inspect(path: &Path) -> Result<Found> {
             number(60)
         )));
     }
-    if is_cut_short(path, number) {
-        return Err(refuse(format!("{} is damaged: it is shorter than its own header says", path.display())));
+    if let Some((says, has)) = cut_short(path, number) {
+        return Err(refuse(format!("{} is damaged: it says that it has {says} bytes, and has {has}", path.display())));
     }
     Ok(Found::LabDatabase)
 }
 
-/// Does the file end before the last page that its header counts, with no -wal or journal in which pages could still
-/// lie? Another process may be writing at this moment, so a file that seems cut is looked at again.
-fn is_cut_short(path: &Path, header: impl Fn(usize) -> i32) -> bool {
+/// The bytes that a file should have by its header and those that it has, where these are fewer and no -wal or journal
+/// is there in which pages could still lie. Another process may be writing at this moment, so a file that seems cut is
+/// looked at again.
+fn cut_short(path: &Path, header: impl Fn(usize) -> i32) -> Option<(u64, u64)> {
     let page_size = match u64::from(header(16).unsigned_abs() >> 16) {
         1 => 65_536,
         size => size,
     };
-    let whole = u64::from(header(28).unsigned_abs()) * page_size;
+    let says = u64::from(header(28).unsigned_abs()) * page_size;
     let length = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
-    let seems_cut =
-        || length(&beside(path, "-wal")) == 0 && length(&beside(path, "-journal")) == 0 && length(path) < whole;
-    (0..20).all(|_| {
-        let cut = seems_cut();
-        if cut {
-            thread::sleep(Duration::from_millis(10));
+    for _ in 0..20 {
+        let has = length(path);
+        if has >= says || length(&beside(path, "-wal")) > 0 || length(&beside(path, "-journal")) > 0 {
+            return None;
         }
-        cut
-    })
+        thread::sleep(Duration::from_millis(10));
+    }
+    Some((says, length(path)))
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {

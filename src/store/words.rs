@@ -30,7 +30,8 @@ pub fn in_words(error: anyhow::Error, path: &Path) -> anyhow::Error {
         }
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
             format!("the database {db} cannot be written"),
-            format!("allow it (chmod u+w {db}, and its folder), or take another path with --db"),
+            // The star: a reader of a read-only database leaves a -wal and a -shm beside it with the same rights.
+            format!("allow it (chmod u+w {db}*, and its folder), or take another path with --db"),
         ),
         Some(ErrorCode::CannotOpen) => (
             format!("the database {db} cannot be opened"),

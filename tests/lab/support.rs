@@ -91,6 +91,17 @@ impl Lab {
         self.run(line).exits(0).stdout
     }
 
+    /// Runs command lines side by side, each to its end. The outcomes are in the order of the lines.
+    #[track_caller]
+    pub fn at_once<L: AsRef<str>>(&self, lines: impl IntoIterator<Item = L>) -> Vec<Ended> {
+        let commands = lines.into_iter().map(|line| {
+            let mut command = self.command(line.as_ref().split_whitespace());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            (line.as_ref().to_owned(), command)
+        });
+        all_to_their_ends(commands.collect())
+    }
+
     /// Runs a command line until it prints its HOLD line.
     #[track_caller]
     pub fn hold(&self, line: &str) -> Held {
@@ -167,7 +178,7 @@ fn heed_signals() {
 /// Runs a test on the embedded broker, and on a real Kafka where there is one.
 pub fn on_each_broker(test: &str, body: impl Fn(&Lab)) {
     body(&Lab::new());
-    if let Some(lab) = Lab::on_kafka(test) {
+    if let Some(lab) = Lab::on_kafka(&format!("{test}, on a real Kafka (on the embedded broker it was)")) {
         body(&lab);
     }
 }
@@ -342,6 +353,34 @@ impl Drop for Held {
             let _ = child.wait();
         }
     }
+}
+
+/// Runs commands side by side, each to its end, with a deadline: a command that holds by mistake does not end.
+#[track_caller]
+pub fn all_to_their_ends(commands: Vec<(String, Command)>) -> Vec<Ended> {
+    let begun = commands.into_iter().map(|(line, mut command)| {
+        let child = command.spawn().unwrap();
+        let pid = Pid::from_raw(child.id().try_into().unwrap());
+        let (sender, outcome) = channel();
+        thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+        (line, pid, outcome)
+    });
+    let begun: Vec<_> = begun.collect();
+    let deadline = Instant::now() + DEADLINE;
+    let mut ended = Vec::new();
+    for (nth, (line, _, outcome)) in begun.iter().enumerate() {
+        let Ok(output) = outcome.recv_timeout(deadline.saturating_duration_since(Instant::now())) else {
+            // Nobody waits for them any more, so they are not to stay behind.
+            for (_, pid, outcome) in &begun[nth..] {
+                if outcome.try_recv().is_err() {
+                    let _ = kill(*pid, Signal::SIGKILL);
+                }
+            }
+            panic!("{line} does not end");
+        };
+        ended.push(Ended::of(line, output));
+    }
+    ended
 }
 
 /// Waits for a state, with a deadline.
