@@ -1,7 +1,7 @@
 //! Lab processes of a trial: run to their end, held, killed, and all ended when the run is interrupted.
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::freeze;
@@ -52,8 +52,8 @@ pub fn on_interrupt() -> Result<()> {
         let Ok(signal) = signals.wait() else { return };
         // Held while the process ends: nobody starts another.
         let at_work = at_work_now();
-        for pid in at_work.pids.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        for pid in &at_work.pids {
+            kill_group(*pid);
         }
         for lab in &at_work.labs {
             let _ = freeze::thaw(lab);
@@ -190,7 +190,7 @@ impl Held {
     pub(super) fn kill(mut self) -> Result<(u32, i32)> {
         let pid = self.child.id();
         // It may have died on its own by now, which the status will tell.
-        let _ = self.signal(Signal::SIGKILL);
+        kill_group(pid);
         let status = self.child.wait().context("a child that cannot be waited for")?;
         match status.signal() {
             Some(signal) if signal == Signal::SIGKILL as i32 => Ok((pid, signal)),
@@ -246,9 +246,12 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let pid = self.child.id();
+        // One that has been waited for has given its pid back.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill_group(pid);
+            let _ = self.child.wait();
+        }
         at_work_now().pids.retain(|at_work| *at_work != pid);
     }
 }
@@ -269,13 +272,20 @@ pub(super) fn hold(lab: &Lab, line: &str) -> Result<Held> {
 fn start(lab: &Lab, line: &str) -> Result<Held> {
     let mut child = {
         let mut at_work = at_work_now();
-        let child = command(lab, line)?.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = command(lab, line)?.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = child.context("this program cannot be started a second time")?;
         at_work.pids.push(child.id());
         child
     };
     let (stdout, stderr) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
     Ok(Held { line: line.to_owned(), child, stdout, stderr, printed: Vec::new(), at: String::new() })
+}
+
+/// SIGKILL to a lab process and to whatever it has started, should it be a script; a broker is in a session of its own.
+fn kill_group(pid: u32) {
+    if let Ok(pid) = i32::try_from(pid) {
+        let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+    }
 }
 
 /// The lab command of a trial: this very binary, or the one that is to be judged in its place.
