@@ -120,11 +120,17 @@ fn catalogue() -> String {
     CrashPoint::value_variants().iter().map(row).collect::<Vec<_>>().join("\n")
 }
 
-/// Keeps SIGUSR1 for the holds of this process. To be called first in `main`: threads inherit the mask, and
-/// a thread without it would die of the signal that is meant to let a held process go on.
+/// Keeps SIGUSR1 for the holds of this process, and heeds the signals that are to end it. To be called first in `main`:
+/// threads inherit the mask, and a thread without it would die of the signal that is meant to let a held process go on.
 pub fn prepare() {
-    // The only possible error is a signal set that the system does not know; SIGUSR1 it does.
+    // The only possible error is a signal set that the system does not know; these it does.
     let _ = go_on().thread_block();
+    // A run waits for these itself, and what it starts inherits that.
+    let mut ending = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        ending.add(signal);
+    }
+    let _ = ending.thread_unblock();
 }
 
 /// A SIGUSR1 that came before the hold was meant for another: it must not let this one go on. One more of the same

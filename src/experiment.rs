@@ -4,8 +4,15 @@
 
 mod commit_then_send;
 mod confirm_then_mark;
+mod delayed_write;
 mod killed_in_doubt;
+mod mark_then_send;
+mod outbox_survives;
 mod send_then_commit;
+mod send_timeout;
+mod shared_transaction;
+mod two_relays;
+mod unique_event_id;
 
 use anyhow::Result;
 
@@ -17,8 +24,15 @@ use crate::verdict::Proofs;
 pub const EXPERIMENTS: &[&Experiment] = &[
     &commit_then_send::EXPERIMENT,
     &send_then_commit::EXPERIMENT,
+    &send_timeout::EXPERIMENT,
     &killed_in_doubt::EXPERIMENT,
+    &shared_transaction::EXPERIMENT,
+    &unique_event_id::EXPERIMENT,
+    &delayed_write::EXPERIMENT,
+    &outbox_survives::EXPERIMENT,
     &confirm_then_mark::EXPERIMENT,
+    &mark_then_send::EXPERIMENT,
+    &two_relays::EXPERIMENT,
 ];
 
 /// A claim of the book's, made to prove itself.

@@ -79,12 +79,29 @@ impl<'a> Trial<'a> {
     /// # Errors
     /// Inconclusive: it ended otherwise.
     pub fn run_to(&self, line: &str, exit: Exit) -> Result<Ended> {
+        let ended = self.play(line)?;
+        ended.expect(line, exit)?;
+        Ok(ended)
+    }
+
+    /// Runs a command line that judges what it finds, and may find it otherwise: the checks tell.
+    ///
+    /// # Errors
+    /// Inconclusive: it came to no judgement.
+    pub fn run_judging(&self, line: &str) -> Result<Ended> {
+        let ended = self.play(line)?;
+        if !ended.exited(Exit::Unexpected) {
+            ended.expect(line, Exit::Done)?;
+        }
+        Ok(ended)
+    }
+
+    fn play(&self, line: &str) -> Result<Ended> {
         self.tell(&format!("$ outbox-lab {line}"))?;
         let ended = process::run(&self.lab, line)?;
         for printed in &ended.printed {
             self.tell(printed)?;
         }
-        ended.expect(line, exit)?;
         Ok(ended)
     }
 
@@ -243,6 +260,40 @@ impl<'a> Trial<'a> {
         Store::open(&self.lab.db)
     }
 
+    /// The ids of the loans; "none" where there is none. So too the next three.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn loans(&self) -> Result<String> {
+        Ok(listed(self.store()?.snapshot()?.0))
+    }
+
+    /// The event ids of the outbox rows.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn outbox(&self) -> Result<String> {
+        Ok(listed(self.store()?.snapshot()?.1.into_iter().map(|row| row.event.event_id)))
+    }
+
+    /// The event ids of the pending rows.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn pending(&self) -> Result<String> {
+        let rows = self.store()?.snapshot()?.1;
+        Ok(listed(rows.into_iter().filter(|row| !row.published).map(|row| row.event.event_id)))
+    }
+
+    /// The event ids of the records, copies included, in the order in which they lie in the topic.
+    ///
+    /// # Errors
+    /// As [`Trial::records`].
+    pub fn topic(&self) -> Result<String> {
+        let ids = |record: &Record| record.event_id().unwrap_or("a record without an event id").to_owned();
+        Ok(listed(self.records()?.iter().map(ids)))
+    }
+
     /// The counts of database and topic.
     ///
     /// # Errors
@@ -263,4 +314,9 @@ impl<'a> Trial<'a> {
     pub fn end(self) -> Result<()> {
         process::clean(&self.lab)
     }
+}
+
+fn listed(ids: impl IntoIterator<Item = String>) -> String {
+    let ids: Vec<String> = ids.into_iter().collect();
+    if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
 }

@@ -1,7 +1,7 @@
 //! Lab processes of a trial: run to their end, held, killed, and all ended when the run is interrupted.
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::freeze;
@@ -52,8 +52,8 @@ pub fn on_interrupt() -> Result<()> {
         let Ok(signal) = signals.wait() else { return };
         // Held while the process ends: nobody starts another.
         let at_work = at_work_now();
-        for pid in at_work.pids.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        for pid in &at_work.pids {
+            kill_group(*pid);
         }
         for lab in &at_work.labs {
             let _ = freeze::thaw(lab);
@@ -83,12 +83,22 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Is there a line of its standard error that contains this?
+    pub fn says(&self, text: &str) -> bool {
+        self.said.iter().any(|line| line.contains(text))
+    }
+
+    /// Did it end with this exit code?
+    pub(super) fn exited(&self, exit: Exit) -> bool {
+        self.status.code() == Some(exit as i32)
+    }
+
     /// It has to have ended like this.
     ///
     /// # Errors
     /// Inconclusive, with the last lines that it printed.
     pub(super) fn expect(&self, line: &str, exit: Exit) -> Result<()> {
-        if self.status.code() == Some(exit as i32) {
+        if self.exited(exit) {
             return Ok(());
         }
         Err(inconclusive(
@@ -154,21 +164,33 @@ impl Held {
 
     /// SIGUSR1, and its end.
     pub(super) fn to_end(mut self) -> Result<Ended> {
+        self.printed.clear();
         self.signal(Signal::SIGUSR1)?;
-        let mut status = None;
-        wait_for(&format!("the end of {}", self.line), || {
-            status = self.child.try_wait()?;
-            Ok(status.is_some())
-        })?;
-        let status = status.context("a process that has ended has a status")?;
-        Ok(Ended { printed: self.stdout.iter().collect(), said: self.stderr.iter().collect(), status })
+        self.end()
+    }
+
+    /// Its end, and what it has printed until then.
+    fn end(mut self) -> Result<Ended> {
+        let deadline = Instant::now() + DEADLINE;
+        // A process that has ended has closed its output, unless another holds that, too.
+        loop {
+            match self.stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.printed.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(inconclusive(&self.line, "did not end in time", &self.printed.join("\n  ")));
+                }
+            }
+        }
+        let status = self.child.wait()?;
+        Ok(Ended { printed: std::mem::take(&mut self.printed), said: self.stderr.iter().collect(), status })
     }
 
     /// SIGKILL from outside. Returns its pid and the signal that it died of.
     pub(super) fn kill(mut self) -> Result<(u32, i32)> {
         let pid = self.child.id();
         // It may have died on its own by now, which the status will tell.
-        let _ = self.signal(Signal::SIGKILL);
+        kill_group(pid);
         let status = self.child.wait().context("a child that cannot be waited for")?;
         match status.signal() {
             Some(signal) if signal == Signal::SIGKILL as i32 => Ok((pid, signal)),
@@ -224,33 +246,46 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let pid = self.child.id();
+        // One that has been waited for has given its pid back.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill_group(pid);
+            let _ = self.child.wait();
+        }
         at_work_now().pids.retain(|at_work| *at_work != pid);
     }
 }
 
 /// Runs a command line to its end.
 pub(super) fn run(lab: &Lab, line: &str) -> Result<Ended> {
-    let output = command(lab, line)?.output().context("this program cannot be started a second time")?;
-    let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(ToOwned::to_owned).collect();
-    Ok(Ended { printed: lines(&output.stdout), said: lines(&output.stderr), status: output.status })
+    start(lab, line)?.end()
 }
 
 /// Runs a command line until it holds.
 pub(super) fn hold(lab: &Lab, line: &str) -> Result<Held> {
+    let mut held = start(lab, line)?;
+    held.await_hold()?;
+    Ok(held)
+}
+
+/// Starts a lab command, on the list of what has to be ended when the run is interrupted.
+fn start(lab: &Lab, line: &str) -> Result<Held> {
     let mut child = {
         let mut at_work = at_work_now();
-        let child = command(lab, line)?.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = command(lab, line)?.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let child = child.context("this program cannot be started a second time")?;
         at_work.pids.push(child.id());
         child
     };
     let (stdout, stderr) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
-    let mut held = Held { line: line.to_owned(), child, stdout, stderr, printed: Vec::new(), at: String::new() };
-    held.await_hold()?;
-    Ok(held)
+    Ok(Held { line: line.to_owned(), child, stdout, stderr, printed: Vec::new(), at: String::new() })
+}
+
+/// SIGKILL to a lab process and to whatever it has started, should it be a script; a broker is in a session of its own.
+fn kill_group(pid: u32) {
+    if let Ok(pid) = i32::try_from(pid) {
+        let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+    }
 }
 
 /// The lab command of a trial: this very binary, or the one that is to be judged in its place.

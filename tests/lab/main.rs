@@ -11,6 +11,7 @@ mod support;
 mod bad_input;
 mod book;
 mod clients;
+mod experiments;
 mod faults;
 mod holds;
 mod ids;

@@ -55,16 +55,16 @@ done
 "#;
 
 /// The scripts, and the lab that they play with.
-struct Stage<'a> {
-    lab: &'a Lab,
+pub struct Stage<'a> {
+    pub lab: &'a Lab,
     /// The project, or a copy of it for scripts that write into it.
     project: PathBuf,
     /// The lab under test. Each stage has one under a path of its own, by which its processes are known.
-    program: PathBuf,
+    pub program: PathBuf,
 }
 
 impl<'a> Stage<'a> {
-    fn new(lab: &'a Lab) -> Self {
+    pub fn new(lab: &'a Lab) -> Self {
         fs::create_dir(lab.path("bin")).unwrap();
         fs::create_dir(lab.path("a tmp")).unwrap();
         let program = lab.path("bin/outbox-lab");
@@ -86,7 +86,7 @@ impl<'a> Stage<'a> {
     }
 
     /// With another lab: a script that does its own thing, or else what the real one does, in which it ends.
-    fn with_lab(mut self, script: &str) -> Self {
+    pub fn with_lab(mut self, script: &str) -> Self {
         let real = self.program;
         self.program = self.lab.path("bin/other-lab");
         let (here, real) = (self.lab.path(""), real.display());
@@ -123,7 +123,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The processes of this stage: command lines with its lab or its temporary folder in them.
-    fn processes(&self) -> Vec<String> {
+    pub fn processes(&self) -> Vec<String> {
         let all = Command::new("ps").args(["-axww", "-o", "pid=,stat=,command="]).output().unwrap().stdout;
         let own = [self.lab.path("bin/"), self.lab.path("a tmp/")].map(|folder| folder.display().to_string());
         let is_own = |line: &&str| own.iter().any(|folder| line.contains(folder));
@@ -163,7 +163,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// The topics of a cluster.
-fn topics(servers: &str) -> Vec<String> {
+pub fn topics(servers: &str) -> Vec<String> {
     let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", servers).create().unwrap();
     client.fetch_metadata(None, DEADLINE).unwrap().topics().iter().map(|topic| topic.name().to_owned()).collect()
 }
@@ -179,7 +179,7 @@ fn tools(lab: &Lab, folder: &str, tools: &[&str]) -> PathBuf {
 }
 
 /// Where a tool is.
-fn tool_path(tool: &str) -> Option<PathBuf> {
+pub fn tool_path(tool: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH").unwrap()).map(|folder| folder.join(tool)).find(|path| path.exists())
 }
 

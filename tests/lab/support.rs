@@ -302,6 +302,18 @@ impl Held {
         }
     }
 
+    /// Reads on until a line of standard output contains this.
+    #[track_caller]
+    pub fn until_prints(&mut self, text: &str) {
+        loop {
+            let line = self.stdout.recv_timeout(DEADLINE).expect("the process prints nothing of the kind");
+            self.printed.push(line);
+            if self.printed.last().is_some_and(|line| line.contains(text)) {
+                return;
+            }
+        }
+    }
+
     /// Waits for a line of standard error that contains this.
     #[track_caller]
     pub fn until_says(&self, text: &str) {

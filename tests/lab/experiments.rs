@@ -1,0 +1,424 @@
+//! The experiments, each of which has to come to its verdict; and labs, processes and kills that are not what they should
+//! be, on which none may be confirmed.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::scripts::{Stage, tool_path, topics};
+use crate::support::{Ended, Held, Lab, ROOT, not_run, on_each_broker, wait_for};
+
+/// What the embedded broker cannot show at all.
+const NEEDS_KAFKA: &[&str] = &["kafka-transaction"];
+
+/// What cannot be shown on a Kafka that the lab may not freeze.
+const NEEDS_FREEZING: &[&str] = &["send-timeout", "killed-in-doubt", "broker-outage", "idempotent-producer"];
+
+/// What plays further on a real Kafka, so that its transcript is another there.
+const NOT_THE_SAME: &[&str] = &["idempotent-producer"];
+
+/// Tests that freeze the one real Kafka do so one at a time: to let it go on for one is to let it go on for all.
+static FREEZES_KAFKA: Mutex<()> = Mutex::new(());
+
+impl Stage<'_> {
+    /// A lab command whose trials play with the lab under test.
+    fn lab_command(&self, line: &str) -> Command {
+        let mut command = self.lab.command(line.split_whitespace());
+        let kafka = std::env::var_os("KAFKA_DIR").unwrap_or_else(|| OsString::from(format!("{ROOT}/.lab/kafka")));
+        command.env("OUTBOX_LAB_BIN", &self.program).env("KAFKA_DIR", kafka);
+        command
+    }
+
+    fn play(&self, line: &str) -> Ended {
+        Held::start(line, self.lab_command(line)).end()
+    }
+
+    /// The receipts, a JSON value each.
+    fn receipts(&self) -> Vec<Value> {
+        let lines = fs::read_to_string(self.lab.path(".lab/receipts.jsonl")).unwrap_or_default();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Waits until none of its processes is left: one that was killed may still be on its way out.
+    #[track_caller]
+    fn ends(&self) {
+        wait_for("the end of every process", || self.processes().is_empty().then_some(()));
+    }
+}
+
+/// Every experiment's name, with its question.
+fn listed(lab: &Lab) -> Vec<(String, String)> {
+    let list = lab.ok("list");
+    let pair = |line: &str| line.split_once(' ').map(|(name, question)| (name.to_owned(), question.trim().to_owned()));
+    let listed: Vec<_> = list.lines().map(|line| pair(line).unwrap()).collect();
+    assert!(listed.len() >= 11, "{list}");
+    listed
+}
+
+fn alone_with_kafka(lab: &Lab) -> Option<std::sync::MutexGuard<'static, ()>> {
+    lab.kafka.as_ref().map(|_| FREEZES_KAFKA.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+#[test]
+fn every_experiment_is_confirmed_with_the_same_transcript_on_each_broker() {
+    const TEST: &str = "every_experiment_is_confirmed_with_the_same_transcript_on_each_broker";
+    let transcripts = RefCell::new(BTreeMap::<String, String>::new());
+    on_each_broker(TEST, |lab| {
+        let stage = Stage::new(lab);
+        let _alone = alone_with_kafka(lab);
+        for (name, question) in listed(lab) {
+            let run = Held::start(&name, stage.lab_command(&format!("run {name}")));
+            let run_id = format!("-{}", run.pid());
+            let ended = run.end();
+            if ended.stdout.contains("\nverdict    SKIPPED") {
+                let may_be = if lab.kafka.is_some() { NEEDS_FREEZING } else { NEEDS_KAFKA };
+                assert!(may_be.contains(&name.as_str()), "{ended:#?}");
+                if lab.kafka.is_some() {
+                    not_run(&format!("{TEST}: {name}"), "this Kafka was not started by scripts/kafka.sh");
+                }
+                // Nothing was played at all.
+                ended.exits(3).ends_in("1 experiments: 0 confirmed, 0 refuted, 0 inconclusive, 1 skipped");
+                continue;
+            }
+            let ended = ended
+                .exits(0)
+                .prints(&format!("# {name}\nquestion   {question}\npredicted  "))
+                .prints("\nverdict    confirmed")
+                .prints("\nlesson     ")
+                .ends_in("1 experiments: 1 confirmed, 0 refuted, 0 inconclusive, 0 skipped");
+            if let Some((servers, _)) = &lab.kafka {
+                let left: Vec<_> = topics(servers).into_iter().filter(|topic| topic.ends_with(&run_id)).collect();
+                assert_eq!(left, [""; 0], "topics of {name}");
+            }
+            let first = transcripts.borrow_mut().entry(name.clone()).or_insert_with(|| ended.stdout.clone()).clone();
+            if !NOT_THE_SAME.contains(&name.as_str()) {
+                assert_eq!(ended.stdout, first, "the transcript of {name} is not the same on each broker");
+            }
+        }
+        stage.ends();
+    });
+}
+
+#[test]
+fn an_unknown_experiment_is_a_usage_error_that_lists_the_known_ones() {
+    let lab = Lab::new();
+    let names: Vec<_> = listed(&lab).into_iter().map(|(name, _)| name).collect();
+    for line in ["run no-such", "explain no-such", "run commit-then-send no-such"] {
+        let refused = lab.run(line).exits(2).says("there is no experiment \"no-such\"").says(&names.join(", "));
+        assert_eq!(refused.names_next_step().stdout, "", "nothing is played");
+    }
+    assert!(!lab.path(".lab").exists(), "a usage error changes nothing");
+}
+
+#[test]
+fn explain_tells_question_claim_steps_prediction_and_lesson() {
+    let lab = Lab::new();
+    for (name, question) in listed(&lab) {
+        let told = lab.ok(&format!("explain {name}"));
+        let mut lines = told.lines();
+        assert_eq!(lines.next(), Some(format!("# {name}").as_str()));
+        assert_eq!(lines.next(), Some(format!("question   {question}").as_str()));
+        let rest: Vec<_> = lines.collect();
+        let steps = rest.iter().filter(|line| line.starts_with("step ")).count();
+        assert!(steps > 0, "{told}");
+        let words = ["the book   ", "step 1     ", "predict    ", "lesson     "];
+        for word in words {
+            let tells = rest.iter().filter_map(|line| line.strip_prefix(word)).any(|text| !text.trim().is_empty());
+            assert!(tells, "no \"{word}\" in {told}");
+        }
+        assert_eq!(rest.len(), steps + words.len() - 1, "{told}");
+    }
+}
+
+#[test]
+fn a_kill_leaves_its_receipt() {
+    let lab = Lab::new();
+    let stage = Stage::new(&lab).with_lab(r#"case $1 in publish-hold) echo $$ >"$here/pid" ;; esac"#);
+    stage.play("run confirm-then-mark").exits(0).prints("\nverdict    confirmed, 1 kill proved\n");
+    let receipts = stage.receipts();
+    assert_eq!(receipts.len(), 1, "{receipts:#?}");
+    let receipt = &receipts[0];
+    let pid: u64 = fs::read_to_string(lab.path("pid")).unwrap().trim().parse().unwrap();
+    assert_eq!(receipt["trial"], "confirm-then-mark");
+    assert_eq!(receipt["at"], "before-mark");
+    assert_eq!(receipt["pid"], pid);
+    assert_eq!(receipt["signal"], 9);
+    assert_eq!(receipt["in_flight"], "nothing");
+    for when in ["before", "after"] {
+        let left = ["business_loan", "outbox", "published", "unpublished", "records"].map(|name| &receipt[when][name]);
+        assert_eq!(left, [5, 5, 0, 5, 3], "{when} the kill");
+    }
+    // Further receipts come behind those that are there.
+    stage.play("run shared-transaction").exits(0).prints("2 kills proved");
+    let points: Vec<_> = stage.receipts().iter().map(|receipt| receipt["at"].clone()).collect();
+    assert_eq!(points, ["before-mark", "after-loan-row", "after-outbox-row"]);
+}
+
+#[test]
+fn a_verdict_is_told_in_json_with_what_it_rests_on() {
+    let lab = Lab::new();
+    let told = Stage::new(&lab).play("--json run shared-transaction").exits(0).stdout;
+    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let judged: Vec<_> = lines.iter().filter(|line| line["line"] == "judged").collect();
+    assert_eq!(judged.len(), 1, "{told}");
+    assert_eq!((&judged[0]["experiment"], &judged[0]["verdict"]), (&"shared-transaction".into(), &"confirmed".into()));
+    assert_eq!(judged[0]["proved"]["kills"], 2);
+    let checks = judged[0]["checks"].as_array().unwrap();
+    assert!(checks.len() > 4 && checks.iter().all(|check| check["found"] == check["predicted"]), "{told}");
+}
+
+#[test]
+fn a_second_run_in_one_lab_directory_names_the_first() {
+    let lab = Lab::new();
+    let stage = Stage::new(&lab).with_lab(&stands_still(&lab, "naive-hold"));
+    let first = Held::start("run", stage.lab_command("run commit-then-send"));
+    wait_for("the first run to be at work", || lab.path("there").exists().then_some(()));
+    let second = stage.play("run outbox-survives").exits(4).names_next_step();
+    assert!(second.stderr.contains(&format!("another run is at play in the lab directory .lab: pid {}", first.pid())));
+    assert_eq!(second.stdout, "");
+    // In another directory it plays beside the first.
+    stage.play("--dir other run outbox-survives").exits(0);
+    first.signal(Signal::SIGINT);
+    first.end().exits(130);
+    stage.ends();
+    stage.play("run outbox-survives").exits(0);
+}
+
+/// A lab whose command stands still for ever once it has made the file `there`, in a child of its own.
+fn stands_still(lab: &Lab, command: &str) -> String {
+    symlink(tool_path("sleep").unwrap(), lab.path("bin.sleep")).unwrap();
+    // Below bin/, where the processes of a stage are known by.
+    format!(
+        r#"case $1 in
+            {command})
+                ln -s "$here/bin.sleep" "$here/bin/sleep"
+                : >"$here/there"
+                "$here/bin/sleep" 1000
+                ;;
+        esac"#
+    )
+}
+
+/// A signal to the run alone, and not to what it has started.
+#[test]
+fn a_signal_in_the_middle_leaves_no_process_and_no_frozen_broker() {
+    on_each_broker("a_signal_in_the_middle_leaves_no_process_and_no_frozen_broker", |lab| {
+        // In a command that the run waits for; at a hold whose HOLD line never comes; while the broker is frozen.
+        let held_unheard = r#"case $1 in publish-hold) "$real" "$@" >/dev/null 2>"$here/there" ;; esac"#;
+        for (middle, signal, code) in [
+            ("command", Signal::SIGINT, 130),
+            ("hold", Signal::SIGINT, 130),
+            ("hold", Signal::SIGTERM, 143),
+            ("hold", Signal::SIGHUP, 129),
+            ("frozen", Signal::SIGINT, 130),
+        ] {
+            let mut own = Lab::new();
+            own.kafka.clone_from(&lab.kafka);
+            let mut stage = Stage::new(&own);
+            match middle {
+                "command" => stage = stage.with_lab(&stands_still(&own, "publish")),
+                "hold" => stage = stage.with_lab(held_unheard),
+                _ => {}
+            }
+            let _alone = if middle == "frozen" { alone_with_kafka(&own) } else { None };
+            let experiment = if middle == "frozen" { "send-timeout" } else { "confirm-then-mark" };
+            let mut run = Held::start(experiment, stage.lab_command(&format!("run {experiment}")));
+            match middle {
+                "command" => wait_for("the command", || own.path("there").exists().then_some(())),
+                "hold" => wait_for("the hold", || {
+                    fs::read_to_string(own.path("there")).ok().filter(|said| said.contains("held at")).map(|_| ())
+                }),
+                _ if own.kafka.is_some() && !can_freeze(&stage) => {
+                    not_run("a frozen broker", "this Kafka was not started by scripts/kafka.sh");
+                    run.end();
+                    continue;
+                }
+                _ => run.until_prints("(the broker is frozen)"),
+            }
+            let run_id = format!("-{}", run.pid());
+            run.signal(signal);
+            let ended = run.end().exits(code);
+            assert!(!ended.stdout.contains("verdict"), "{ended:#?}");
+            stage.ends();
+            if let Some((servers, _)) = &own.kafka {
+                // A frozen one would not answer.
+                let left: Vec<_> = topics(servers).into_iter().filter(|topic| topic.ends_with(&run_id)).collect();
+                assert_eq!(left, [""; 0]);
+            }
+            // What was interrupted can be played again.
+            fs::remove_file(own.path("bin/sleep")).unwrap_or_default();
+            let mut again = own.command(["run", "confirm-then-mark"]);
+            Ended::of("run confirm-then-mark", again.env_remove("OUTBOX_LAB_BIN").output().unwrap()).exits(0);
+        }
+    });
+}
+
+/// May the lab freeze this Kafka?
+fn can_freeze(stage: &Stage) -> bool {
+    let kafka = stage.lab_command("list");
+    let dir = kafka.get_envs().find(|(name, _)| *name == "KAFKA_DIR").and_then(|(_, dir)| dir).unwrap();
+    Path::new(dir).join("how").exists()
+}
+
+#[test]
+fn a_process_that_ends_by_itself_is_inconclusive_with_its_last_lines() {
+    let lab = Lab::new();
+    let ends = r#"case $1 in naive-hold) echo one; echo two; echo "the last thing that it said" >&2; exit 0 ;; esac"#;
+    let stage = Stage::new(&lab).with_lab(ends);
+    stage
+        .play("run commit-then-send")
+        .exits(3)
+        .prints("\nverdict    INCONCLUSIVE: outbox-lab naive-hold ended by itself, with exit status: 0, and came to no hold")
+        .prints("\n  one\n  two\n  the last thing that it said\n")
+        .ends_in("1 experiments: 0 confirmed, 0 refuted, 1 inconclusive, 0 skipped");
+    assert_eq!(stage.receipts(), [Value::Null; 0]);
+    stage.ends();
+}
+
+#[test]
+fn a_process_that_died_before_the_kill_or_of_another_signal_is_inconclusive() {
+    for (death, status) in [
+        ("exit 0", "exit status: 0"),
+        ("exit 3", "exit status: 3"),
+        // Not one that the run keeps to itself.
+        ("kill -USR2 $$", "signal: 12"),
+    ] {
+        let lab = Lab::new();
+        let dies = format!(
+            r#"case $1 in publish-hold) "$real" publish 3 >/dev/null; echo "[publish-hold] sent=3, HOLD"; {death} ;; esac"#
+        );
+        let stage = Stage::new(&lab).with_lab(&dies);
+        let ended = stage.play("run confirm-then-mark").exits(3);
+        let ended = ended.prints("INCONCLUSIVE: outbox-lab publish-hold 3 did not die of the kill: ");
+        assert!(!cfg!(target_os = "linux") || ended.stdout.contains(status), "{ended:#?}");
+        assert_eq!(stage.receipts(), [Value::Null; 0], "no receipt for a kill that missed");
+        stage.ends();
+    }
+}
+
+#[test]
+fn a_renamed_crash_point_is_inconclusive() {
+    for (renames, status) in [
+        // One that there is not; one of another command; one that is not reached.
+        (r#"exec "$real" "${@/before-send/before-sending}""#, 2),
+        (r#"exec "$real" "${@/before-send/after-effect}""#, 2),
+        (r#"exec "$real" "${@/before-send@2/before-send@9}""#, 3),
+    ] {
+        let lab = Lab::new();
+        let stage = Stage::new(&lab).with_lab(renames);
+        stage
+            .play("run mark-then-send")
+            .exits(3)
+            .prints("\nverdict    INCONCLUSIVE: ")
+            .prints(&format!("ended by itself, with exit status: {status}, and came to no hold"));
+        assert_eq!(stage.receipts(), [Value::Null; 0]);
+        stage.ends();
+    }
+}
+
+#[test]
+fn a_disturbance_that_was_not_seen_is_inconclusive() {
+    let lab = Lab::new();
+    // Neither row is there, as predicted: but nothing was refused.
+    let stage = Stage::new(&lab).with_lab("case $1 in rollback) exit 0 ;; esac");
+    stage
+        .play("run unique-event-id")
+        .exits(3)
+        .prints("\nfound      loans: L-1001\n")
+        .prints("\nverdict    INCONCLUSIVE: 0 disturbances of 1 were proved\n");
+}
+
+#[test]
+fn a_skip_counts_neither_way() {
+    let Some(lab) = Lab::on_kafka("a_skip_counts_neither_way") else { return };
+    let stage = Stage::new(&lab);
+    let play = |line: &str| {
+        // As if the lab had not started it.
+        let mut command = stage.lab_command(line);
+        Ended::of(line, command.env("KAFKA_DIR", lab.path("nowhere")).output().unwrap())
+    };
+    let why = "\nverdict    SKIPPED: the broker has to be frozen, and the lab did not start this one\n";
+    play("run send-timeout").exits(3).prints(why).ends_in("1 experiments: 0 confirmed");
+    play("run send-timeout outbox-survives").exits(0).prints(why).ends_in("2 experiments: 1 confirmed, 0 refuted");
+}
+
+/// A relay that marks before it sends, where it was not told to.
+const MARKS_FIRST: &str = r#"
+case "$*" in
+  *--mark-first*) ;;
+  "publish "*) exec "$real" "$@" --mark-first ;;
+esac
+"#;
+
+#[test]
+fn a_relay_that_marks_first_is_refuted() {
+    on_each_broker("a_relay_that_marks_first_is_refuted", |lab| {
+        let stage = Stage::new(lab).with_lab(MARKS_FIRST);
+        stage
+            .play("run outbox-survives two-relays")
+            .exits(1)
+            // Relay 1 has marked its first row by then, so relay 2 passes it by.
+            .prints("\nfound      business rows / outbox rows / records / event ids: 5/5/9/5 (predicted 5/5/10/5)\n")
+            .prints("\nverdict    REFUTED\n")
+            .ends_in("2 experiments: 1 confirmed, 1 refuted, 0 inconclusive, 0 skipped");
+        stage.ends();
+    });
+}
+
+/// `(experiment, a lab that does otherwise, what is then found)`
+const OTHERWISE: &[(&str, &str, &str)] = &[
+    (
+        "commit-then-send",
+        r#"case $1 in naive-hold) exec "$real" naive --hold-at after-ack ;; esac"#,
+        "orphan rows: none (predicted L-2001)",
+    ),
+    ("send-then-commit", r#"exec "$real" "${@/--send-first/--trace}""#, "phantom events: none (predicted evt-2001)"),
+    ("send-timeout", MARKS_FIRST, "pending: none (predicted evt-1002)"),
+    ("killed-in-doubt", MARKS_FIRST, "rows marked / records: 2/2 (predicted 1/2)"),
+    ("shared-transaction", r#"exec "$real" "${@/after-outbox-row/after-commit}""#, "loans: L-1001 (predicted none)"),
+    (
+        "unique-event-id",
+        r#"case $1 in rollback) "$real" naive >/dev/null; exec "$real" rollback ;; esac"#,
+        "loans: L-1001, L-2001 (predicted L-1001)",
+    ),
+    (
+        "delayed-write",
+        r#"exec "$real" "${@/--delayed/--trace}""#,
+        "loans of the delayed store: L-1001, L-1002, L-1003, L-1004, L-1005 (predicted none)",
+    ),
+    (
+        "outbox-survives",
+        r#"case $1 in write-hold) exec "$real" write-hold 4 ;; esac"#,
+        "pending: evt-1001, evt-1002, evt-1003, evt-1004 (predicted evt-1001, evt-1002, evt-1003, evt-1004, evt-1005)",
+    ),
+    (
+        "confirm-then-mark",
+        r#"case $1 in publish-hold) exec "$real" publish 3 --hold-at before-mark@3 ;; esac"#,
+        "duplicates: evt-1003 x2 (predicted evt-1001 x2, evt-1002 x2, evt-1003 x2)",
+    ),
+    ("mark-then-send", r#"exec "$real" "${@/--mark-first/--trace}""#, "lost events: none (predicted evt-1002)"),
+    ("two-relays", MARKS_FIRST, "duplicates: evt-1002 x2, evt-1003 x2, evt-1004 x2, evt-1005 x2 (predicted "),
+];
+
+#[test]
+fn every_experiment_can_be_refuted() {
+    for (experiment, otherwise, found) in OTHERWISE {
+        let lab = Lab::new();
+        let stage = Stage::new(&lab).with_lab(otherwise);
+        stage
+            .play(&format!("run {experiment}"))
+            .exits(1)
+            .prints(&format!("\nfound      {found}"))
+            .prints("\nverdict    REFUTED")
+            .ends_in("1 experiments: 0 confirmed, 1 refuted");
+        stage.ends();
+    }
+}
