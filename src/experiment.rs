@@ -2,9 +2,15 @@
 //!
 //! A new experiment is a new file with one `Experiment` in it, and its line in [`EXPERIMENTS`].
 
+mod broker_outage;
 mod commit_then_send;
 mod confirm_then_mark;
+mod idempotent_consumer;
+mod idempotent_producer;
+mod kafka_transaction;
+mod key_and_order;
 mod killed_in_doubt;
+mod naive_consumer;
 mod send_then_commit;
 
 use anyhow::Result;
@@ -19,6 +25,12 @@ pub const EXPERIMENTS: &[&Experiment] = &[
     &send_then_commit::EXPERIMENT,
     &killed_in_doubt::EXPERIMENT,
     &confirm_then_mark::EXPERIMENT,
+    &idempotent_producer::EXPERIMENT,
+    &kafka_transaction::EXPERIMENT,
+    &naive_consumer::EXPERIMENT,
+    &idempotent_consumer::EXPERIMENT,
+    &broker_outage::EXPERIMENT,
+    &key_and_order::EXPERIMENT,
 ];
 
 /// A claim of the book's, made to prove itself.
@@ -55,6 +67,8 @@ pub struct Needs {
 impl Needs {
     /// Any broker will do.
     pub const NOTHING: Self = Self { freezing: false, real_kafka: false };
+    /// A real Kafka.
+    pub const REAL_KAFKA: Self = Self { freezing: false, real_kafka: true };
     /// One that can be frozen.
     pub const FREEZING: Self = Self { freezing: true, real_kafka: false };
 }

@@ -92,17 +92,18 @@ pub(super) fn freeze(lab: &Lab) -> Result<()> {
     broker.signal(Signal::SIGSTOP)
 }
 
-/// Lets it go on.
+/// Lets it go on; says how many were frozen.
 ///
 /// # Errors
 /// It is gone.
-pub(super) fn thaw(lab: &Lab) -> Result<()> {
+pub(super) fn thaw(lab: &Lab) -> Result<u32> {
     let mut frozen = frozen();
     let mine: Vec<Broker> =
         frozen.iter().filter(|(dir, _)| *dir == lab.dir).map(|(_, broker)| broker.clone()).collect();
     frozen.retain(|(dir, _)| *dir != lab.dir);
     drop(frozen);
-    mine.iter().try_for_each(|broker| broker.signal(Signal::SIGCONT))
+    mine.iter().try_for_each(|broker| broker.signal(Signal::SIGCONT))?;
+    Ok(u32::try_from(mine.len())?)
 }
 
 /// Is the broker of this lab frozen by the lab?
