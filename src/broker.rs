@@ -7,7 +7,7 @@ mod serve;
 mod topic;
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -159,14 +159,29 @@ fn not_taken(error: KafkaError) -> anyhow::Error {
     }
 }
 
-/// What the client says on the side: a complaint, and whether a produce request is on the wire.
+/// What is seen of a produce request, from a thread of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnWire {
+    /// It has gone out, and its answer has not come.
+    Out,
+    /// Its answer has not come in the client's own time; the client will send the record again by itself.
+    TimedOut,
+    /// The client has sent a record again by itself.
+    Again,
+}
+
+/// What the client says on the side: a complaint, and what is seen of the produce requests.
 #[derive(Default)]
 struct Reports {
     complaint: Mutex<Option<String>>,
+    /// Records handed to the client.
+    handed: AtomicI64,
     /// Sends that have had their outcome.
     settled: AtomicI64,
     announced: AtomicI64,
-    on_wire: Option<fn()>,
+    announced_again: AtomicI64,
+    timed_out: AtomicU64,
+    on_wire: Option<fn(OnWire)>,
 }
 
 impl Reports {
@@ -200,8 +215,19 @@ impl ClientContext for Reports {
         let sent: i64 = statistics.brokers.values().filter_map(|broker| broker.req.get("Produce")).sum();
         let waiting = statistics.brokers.values().any(|broker| broker.waitresp_cnt > 0);
         let settled = self.settled.load(Ordering::SeqCst);
-        if waiting && sent > settled && self.announced.swap(sent, Ordering::SeqCst) < sent {
-            on_wire();
+        if waiting && sent > settled && self.announced.fetch_max(sent, Ordering::SeqCst) < sent {
+            on_wire(OnWire::Out);
+        }
+        let timed_out = statistics.brokers.values().map(|broker| broker.req_timeouts).sum();
+        if settled < self.handed.load(Ordering::SeqCst)
+            && self.timed_out.fetch_max(timed_out, Ordering::SeqCst) < timed_out
+        {
+            on_wire(OnWire::TimedOut);
+        }
+        // Each record has a request of its own.
+        let again = sent - self.handed.load(Ordering::SeqCst);
+        if self.announced_again.fetch_max(again, Ordering::SeqCst) < again {
+            on_wire(OnWire::Again);
         }
     }
 }
@@ -244,12 +270,11 @@ pub struct Publisher {
 
 impl Publisher {
     /// Connects to the lab's broker and sees to it that the topic is there, with one partition if the lab has
-    /// to make it. `on_wire` is called from a thread of the client when a produce request has gone out and
-    /// its answer has not come.
+    /// to make it. `on_wire` is called from a thread of the client with what is seen of a produce request.
     ///
     /// # Errors
     /// No broker answers, a setting is refused, or the topic cannot be made.
-    pub fn connect(lab: &Lab, on_wire: Option<fn()>, transactional: bool) -> Result<Self> {
+    pub fn connect(lab: &Lab, on_wire: Option<fn(OnWire)>, transactional: bool) -> Result<Self> {
         let cluster = Cluster::ensure(lab)?;
         let incarnation = match &cluster {
             Cluster::Embedded(broker) => {
@@ -327,9 +352,15 @@ impl Publisher {
             .key(key)
             .payload(&event.payload)
             .headers(OwnedHeaders::new().insert(id));
+        // Before the client has it: from then on its threads may send it.
+        let handed = &self.producer.client().context().handed;
+        handed.fetch_add(1, Ordering::SeqCst);
         match self.producer.send(record) {
             Ok(()) => Ok(InFlight { publisher: self, outcome }),
-            Err((error, _)) => Err(SendError::Refused(self.why(&error))),
+            Err((error, _)) => {
+                handed.fetch_sub(1, Ordering::SeqCst);
+                Err(SendError::Refused(self.why(&error)))
+            }
         }
     }
 

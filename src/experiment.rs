@@ -2,11 +2,17 @@
 //!
 //! A new experiment is a new file with one `Experiment` in it, and its line in [`EXPERIMENTS`].
 
+mod broker_outage;
 mod commit_then_send;
 mod confirm_then_mark;
 mod delayed_write;
+mod idempotent_consumer;
+mod idempotent_producer;
+mod kafka_transaction;
+mod key_and_order;
 mod killed_in_doubt;
 mod mark_then_send;
+mod naive_consumer;
 mod outbox_survives;
 mod send_then_commit;
 mod send_timeout;
@@ -32,7 +38,13 @@ pub const EXPERIMENTS: &[&Experiment] = &[
     &outbox_survives::EXPERIMENT,
     &confirm_then_mark::EXPERIMENT,
     &mark_then_send::EXPERIMENT,
+    &idempotent_producer::EXPERIMENT,
+    &kafka_transaction::EXPERIMENT,
+    &naive_consumer::EXPERIMENT,
+    &idempotent_consumer::EXPERIMENT,
     &two_relays::EXPERIMENT,
+    &broker_outage::EXPERIMENT,
+    &key_and_order::EXPERIMENT,
 ];
 
 /// A claim of the book's, made to prove itself.
@@ -69,6 +81,8 @@ pub struct Needs {
 impl Needs {
     /// Any broker will do.
     pub const NOTHING: Self = Self { freezing: false, real_kafka: false };
+    /// A real Kafka.
+    pub const REAL_KAFKA: Self = Self { freezing: false, real_kafka: true };
     /// One that can be frozen.
     pub const FREEZING: Self = Self { freezing: true, real_kafka: false };
 }

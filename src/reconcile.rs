@@ -1,12 +1,17 @@
 //! Reconciliation: what the database says, held against what lies in the topic. Pure: rows and records go
 //! in, counts and findings come out, so that any history can be judged, including one written by hand.
 
+mod effects;
+mod order;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
+pub use self::effects::Effects;
+pub use self::order::{orders_of, overtaken, spread};
 use crate::event::{OutboxRow, Position, Record};
 
 /// Business rows, outbox rows, records and distinct event ids: the book's 5/5/8/5.

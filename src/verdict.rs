@@ -36,6 +36,17 @@ pub struct Proofs {
     pub disturbances: u32,
 }
 
+impl Proofs {
+    /// These, but for those.
+    #[must_use]
+    pub fn without(self, those: Self) -> Self {
+        Self {
+            kills: self.kills.saturating_sub(those.kills),
+            disturbances: self.disturbances.saturating_sub(those.disturbances),
+        }
+    }
+}
+
 /// What an experiment comes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
@@ -127,6 +138,15 @@ mod tests {
     fn a_disturbance_that_did_not_happen_is_inconclusive() {
         let declared = Proofs { kills: 0, disturbances: 1 };
         assert!(matches!(Verdict::of(declared, Proofs::default(), &[check("1", "1")]), Verdict::Inconclusive { .. }));
+    }
+
+    #[test]
+    fn the_proofs_of_a_part_that_was_skipped_are_not_owed_and_all_others_are() {
+        let declared = Proofs { kills: 1, disturbances: 2 };
+        let owed = declared.without(Proofs { kills: 0, disturbances: 1 });
+        assert_eq!(owed, Proofs { kills: 1, disturbances: 1 });
+        assert_eq!(Verdict::of(owed, owed, &[check("1", "1")]), Verdict::Confirmed);
+        assert!(matches!(Verdict::of(owed, ONE_KILL, &[check("1", "1")]), Verdict::Inconclusive { .. }));
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn play(lab: &Lab, experiment: &Experiment, suffix: &str, out: &Output) -> Resul
     } else {
         let played = (experiment.play)(&mut trial);
         let verdict = match played.map_err(Failure::from) {
-            Ok(()) => Verdict::of(experiment.proofs, trial.proofs, &trial.checks),
+            Ok(()) => Verdict::of(experiment.proofs.without(trial.not_owed), trial.proofs, &trial.checks),
             Err(failure) if failure.exit == Exit::Inconclusive => Verdict::Inconclusive { why: failure.to_string() },
             Err(failure) => {
                 trial.end()?;

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::broker::{Ending, Publisher, SendError};
+use crate::broker::{Ending, OnWire, Publisher, SendError};
 use crate::crash::{CrashPoint, Holds};
 use crate::event::Incarnation;
 use crate::failure::Failure;
@@ -20,7 +20,13 @@ pub(super) fn connect(lab: &Lab, holds: &Holds) -> Result<Publisher> {
 
 /// As [`connect`], for a command that may send in a Kafka transaction.
 pub(super) fn connect_for(lab: &Lab, holds: &Holds, transactional: bool) -> Result<Publisher> {
-    let announce: fn() = || hint("on the wire: a produce request has gone out, and its answer has not come");
+    let announce: fn(OnWire) = |seen| {
+        hint(match seen {
+            OnWire::Out => "on the wire: a produce request has gone out, and its answer has not come",
+            OnWire::TimedOut => "timed out: the answer to a produce request is late, and the client will send it again",
+            OnWire::Again => "sent again: the client has made a second produce request of the same record, by itself",
+        });
+    };
     // Only for a process that will be held there: statistics cost.
     let on_wire = holds.may_hold_at(CrashPoint::Sent).then_some(announce);
     Publisher::connect(lab, on_wire, transactional)

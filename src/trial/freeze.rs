@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::process::wait_for;
 use crate::broker::embedded;
 use crate::failure::Failure;
 use crate::lab::Lab;
@@ -29,6 +30,14 @@ impl Broker {
             None => Ok(embedded::find(lab)?.map(|broker| Self::Process(broker.pid))),
             Some(servers) => Ok(by_script(servers)),
         }
+    }
+
+    /// Does it stand still? `docker pause` returns when it does.
+    fn is_stopped(&self) -> Result<bool> {
+        let Self::Process(pid) = self else { return Ok(true) };
+        let state = Command::new("ps").args(["-o", "state=", "-p", &pid.to_string()]).output();
+        let state = state.context("ps cannot be run")?.stdout;
+        Ok(String::from_utf8_lossy(&state).trim_start().starts_with('T'))
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
@@ -89,20 +98,23 @@ pub(super) fn freeze(lab: &Lab) -> Result<()> {
     };
     // On record first: an interrupt in between thaws a broker that is not frozen, which does no harm.
     frozen().push((lab.dir.clone(), broker.clone()));
-    broker.signal(Signal::SIGSTOP)
+    broker.signal(Signal::SIGSTOP)?;
+    // The signal is only on its way when the call returns: until it has stopped, a broker can acknowledge yet.
+    wait_for("the broker to stop", || broker.is_stopped())
 }
 
-/// Lets it go on.
+/// Lets it go on; says how many were frozen.
 ///
 /// # Errors
 /// It is gone.
-pub(super) fn thaw(lab: &Lab) -> Result<()> {
+pub(super) fn thaw(lab: &Lab) -> Result<u32> {
     let mut frozen = frozen();
     let mine: Vec<Broker> =
         frozen.iter().filter(|(dir, _)| *dir == lab.dir).map(|(_, broker)| broker.clone()).collect();
     frozen.retain(|(dir, _)| *dir != lab.dir);
     drop(frozen);
-    mine.iter().try_for_each(|broker| broker.signal(Signal::SIGCONT))
+    mine.iter().try_for_each(|broker| broker.signal(Signal::SIGCONT))?;
+    Ok(u32::try_from(mine.len())?)
 }
 
 /// Is the broker of this lab frozen by the lab?

@@ -1,5 +1,6 @@
 //! Lab processes of a trial: run to their end, held, killed, and all ended when the run is interrupted.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 
 /// How long anything in a trial may take before it is inconclusive.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// What has to be ended when the run is interrupted.
 static AT_WORK: Mutex<AtWork> = Mutex::new(AtWork { pids: Vec::new(), labs: Vec::new() });
@@ -121,6 +122,9 @@ pub struct Held {
     stdout: Receiver<String>,
     stderr: Receiver<String>,
     printed: Vec<String>,
+    /// Lines of its standard error that came before the one that says where it is held, and nobody has waited for yet: the
+    /// client's threads speak when they like.
+    unheard: VecDeque<String>,
     at: String,
 }
 
@@ -140,23 +144,32 @@ impl Held {
         &self.at
     }
 
-    /// Waits for a line of its standard error that contains this.
+    /// Waits for a line of its standard error that contains this. Words are waited for in the order in which they are said.
     ///
     /// # Errors
     /// Inconclusive: none comes in time.
-    pub fn await_word(&self, word: &str) -> Result<()> {
+    pub fn await_word(&mut self, word: &str) -> Result<()> {
         let deadline = Instant::now() + DEADLINE;
-        while let Ok(line) = self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        let mut heard = Vec::new();
+        while let Some(line) = self.next_said(deadline) {
             if line.contains(word) {
                 return Ok(());
             }
+            heard.push(line);
         }
-        Err(inconclusive(&self.line, &format!("did not say \"{word}\""), ""))
+        Err(inconclusive(&self.line, &format!("did not say \"{word}\""), &heard.join("\n  ")))
+    }
+
+    fn next_said(&mut self, deadline: Instant) -> Option<String> {
+        self.unheard
+            .pop_front()
+            .or_else(|| self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok())
     }
 
     /// SIGUSR1, and what it prints until its next hold.
     pub(super) fn to_next_hold(&mut self) -> Result<Vec<String>> {
         self.printed.clear();
+        self.unheard.clear();
         self.signal(Signal::SIGUSR1)?;
         self.await_hold()?;
         Ok(self.printed.clone())
@@ -240,6 +253,7 @@ impl Held {
                 at.clone_into(&mut self.at);
                 return;
             }
+            self.unheard.push_back(line);
         }
     }
 }
@@ -278,7 +292,15 @@ fn start(lab: &Lab, line: &str) -> Result<Held> {
         child
     };
     let (stdout, stderr) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
-    Ok(Held { line: line.to_owned(), child, stdout, stderr, printed: Vec::new(), at: String::new() })
+    Ok(Held {
+        line: line.to_owned(),
+        child,
+        stdout,
+        stderr,
+        printed: Vec::new(),
+        unheard: VecDeque::new(),
+        at: String::new(),
+    })
 }
 
 /// SIGKILL to a lab process and to whatever it has started, should it be a script; a broker is in a session of its own.

@@ -17,7 +17,7 @@ pub struct Left {
     pub counts: Counts,
     /// A consumer's effects.
     pub effects: u64,
-    /// Records; `None` while the broker is frozen.
+    /// Records, those of an open or aborted Kafka transaction among them; `None` while the broker is frozen.
     pub records: Option<u64>,
 }
 
