@@ -22,7 +22,7 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaConfRes;
 
 use self::embedded::Embedded;
-pub use self::read::{Ending, Reader};
+pub use self::read::{Ending, Reader, Watch};
 pub use self::serve::serve;
 pub use self::topic::delete_made;
 use crate::event::{Event, ID_HEADER, Incarnation, Position};
@@ -63,6 +63,20 @@ impl Cluster {
         match &lab.kafka {
             Some(servers) => Ok(Some(Self::Kafka(servers.clone()))),
             None => Ok(embedded::find(lab)?.map(Self::Embedded)),
+        }
+    }
+
+    /// Sees to it that the lab's topic is there, made with one partition if it was not.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn ensure_topic(&self, lab: &Lab) -> Result<Incarnation> {
+        match self {
+            Self::Embedded(broker) => {
+                broker.ensure_topic(&lab.topic)?;
+                Ok(broker.incarnation(&lab.topic))
+            }
+            Self::Kafka(servers) => topic::ensure(lab, servers),
         }
     }
 
@@ -276,13 +290,7 @@ impl Publisher {
     /// No broker answers, a setting is refused, or the topic cannot be made.
     pub fn connect(lab: &Lab, on_wire: Option<fn(OnWire)>, transactional: bool) -> Result<Self> {
         let cluster = Cluster::ensure(lab)?;
-        let incarnation = match &cluster {
-            Cluster::Embedded(broker) => {
-                broker.ensure_topic(&lab.topic)?;
-                broker.incarnation(&lab.topic)
-            }
-            Cluster::Kafka(servers) => topic::ensure(lab, servers)?,
-        };
+        let incarnation = cluster.ensure_topic(lab)?;
         let send_timeout = SEND_TIMEOUT.as_millis().to_string();
         let mut settings = vec![
             ("acks", "all"),

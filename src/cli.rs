@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::crash::HoldAt;
 use crate::lab::Lab;
 use crate::reconcile::Tally;
+use crate::sweep::Strategy;
 
 /// What a clap help ends with.
 const AFTER_HELP: &str = "\
@@ -199,6 +200,15 @@ pub enum Command {
         /// Which; all, if none is named
         #[arg(value_name = "NAME")]
         names: Vec<String>,
+    },
+    /// Kill every strategy at every passage of every crash point that it has, and print what each kill left
+    Sweep {
+        /// Which; all, if none is named; may be repeated
+        #[arg(long)]
+        strategy: Vec<Strategy>,
+        /// Rows that each strategy works on, 1 to 1000
+        #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        rows: u32,
     },
     /// The embedded broker
     #[command(subcommand, subcommand_required = true)]

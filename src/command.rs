@@ -13,6 +13,7 @@ mod publish;
 mod reconcile;
 mod reset;
 mod rollback;
+mod sweep;
 mod verify;
 mod write;
 
@@ -85,6 +86,7 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
         Command::List => list::list(out),
         Command::Explain { name } => list::explain(name, out),
         Command::Run { names } => play::run(lab, names, out),
+        Command::Sweep { strategy, rows } => sweep::run(lab, strategy, *rows, out),
         Command::Broker(command) => broker::run(lab, command, out),
         Command::Clean => clean::run(lab, out),
     }

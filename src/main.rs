@@ -15,6 +15,7 @@ mod presence;
 mod reconcile;
 mod relay;
 mod store;
+mod sweep;
 mod trial;
 mod verdict;
 

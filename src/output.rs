@@ -15,6 +15,7 @@ use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
 use crate::reconcile::{Finding, Reconciliation, Tally};
+use crate::sweep::Row;
 use crate::verdict::{Check, Proofs, Verdict};
 
 /// A hint, a warning or an error, on standard error.
@@ -56,6 +57,14 @@ impl Output {
             line.write_text(&mut *out)
         };
         written.and_then(|()| out.write_all(b"\n")).map_err(output_failure)
+    }
+
+    /// Prints a line of a transcript.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn told(&self, text: &str) -> Result<()> {
+        self.line(&Line::Told { text })
     }
 
     /// Sees out what has been printed.
@@ -175,6 +184,15 @@ pub enum Line<'a> {
         proved: Proofs,
         checks: &'a [Check],
     },
+    /// sweep: a row of the matrix.
+    Swept(&'a Row),
+    /// sweep: what it comes to.
+    SweptAll {
+        kills: u32,
+        passages: u32,
+        #[serde(flatten)]
+        verdict: &'a Verdict,
+    },
     /// list: an experiment.
     Listed { experiment: &'static str, question: &'static str },
     /// broker start and status: where the embedded broker is. Its address is the one thing that is not the
@@ -281,6 +299,10 @@ impl Line<'_> {
                 1 => write!(w, "verdict    {verdict}, 1 kill proved"),
                 kills => write!(w, "verdict    {verdict}, {kills} kills proved"),
             },
+            Self::Swept(row) => write!(w, "{row}"),
+            Self::SweptAll { kills, passages, verdict } => {
+                write!(w, "{kills} kills proved of {passages} passages: {verdict}")
+            }
             Self::Listed { experiment, question } => write!(w, "{experiment:<20} {question}"),
             Self::BrokerUp { bootstrap } => write!(w, "[broker] up {bootstrap}"),
             Self::BrokerDown => write!(w, "[broker] down"),

@@ -2,7 +2,7 @@
 //! very binary, and dies by a SIGKILL from outside; its wait status is the proof.
 
 mod freeze;
-mod process;
+pub mod process;
 mod receipt;
 
 use std::fmt::Display;

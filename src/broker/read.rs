@@ -175,6 +175,15 @@ impl Reader {
     /// The high watermarks. A consumer of committed records is told of the end of those instead, which an open transaction
     /// holds back: so they are asked for by one that takes all.
     fn ends(&self) -> Result<Vec<i64>> {
+        if self.incarnation.cluster.is_none() {
+            // The embedded broker knows no transaction that is open.
+            let end = |&partition| self.consumer.fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT);
+            return self
+                .partitions
+                .iter()
+                .map(|p| end(p).map(|(_, end)| end).map_err(|error| self.silent(&error)))
+                .collect();
+        }
         let mut config = self.config.clone();
         config.set("isolation.level", "read_uncommitted");
         let all = connect(&config)?;
@@ -247,6 +256,33 @@ impl Reader {
             }
         }
         Ok(next)
+    }
+}
+
+/// Asks for the ends of topics, over one connection that lasts.
+pub struct Watch {
+    consumer: LastingConsumer,
+}
+
+impl Watch {
+    /// Connects to a lab's broker.
+    ///
+    /// # Errors
+    /// A setting is refused.
+    pub fn connect(lab: &Lab, cluster: &Cluster) -> Result<Self> {
+        let config = client_config(lab, cluster.servers(), &[("group.id", "outbox-lab")]);
+        Ok(Self { consumer: connect(&config)? })
+    }
+
+    /// The high watermark of the first partition of a topic that exists.
+    ///
+    /// # Errors
+    /// No Kafka answers.
+    pub fn end(&self, topic: &str) -> Result<i64> {
+        let range = self.consumer.fetch_watermarks(topic, 0, ANSWER_TIMEOUT);
+        range
+            .map(|(_, end)| end)
+            .map_err(|error| no_answer(&format!("the topic {topic}"), &error, self.consumer.context()))
     }
 }
 

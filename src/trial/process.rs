@@ -34,7 +34,7 @@ fn at_work_now() -> MutexGuard<'static, AtWork> {
 }
 
 /// Puts a lab on the list of what has to be given back.
-pub(super) fn at_work(lab: &Lab) {
+pub fn at_work(lab: &Lab) {
     at_work_now().labs.push(lab.clone());
 }
 
@@ -66,7 +66,7 @@ pub fn on_interrupt() -> Result<()> {
 }
 
 /// Gives back what a lab holds outside its folder.
-pub(super) fn clean(lab: &Lab) -> Result<()> {
+pub fn clean(lab: &Lab) -> Result<()> {
     freeze::thaw(lab)?;
     let ended = run(lab, "clean")?;
     at_work_now().labs.retain(|at_work| at_work.dir != lab.dir);
@@ -90,7 +90,7 @@ impl Ended {
     }
 
     /// Did it end with this exit code?
-    pub(super) fn exited(&self, exit: Exit) -> bool {
+    pub fn exited(&self, exit: Exit) -> bool {
         self.status.code() == Some(exit as i32)
     }
 
@@ -98,7 +98,7 @@ impl Ended {
     ///
     /// # Errors
     /// Inconclusive, with the last lines that it printed.
-    pub(super) fn expect(&self, line: &str, exit: Exit) -> Result<()> {
+    pub fn expect(&self, line: &str, exit: Exit) -> Result<()> {
         if self.exited(exit) {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Held {
     }
 
     /// SIGUSR1, and what it prints until its next hold.
-    pub(super) fn to_next_hold(&mut self) -> Result<Vec<String>> {
+    pub fn to_next_hold(&mut self) -> Result<Vec<String>> {
         self.printed.clear();
         self.unheard.clear();
         self.signal(Signal::SIGUSR1)?;
@@ -176,7 +176,7 @@ impl Held {
     }
 
     /// SIGUSR1, and its end.
-    pub(super) fn to_end(mut self) -> Result<Ended> {
+    pub fn to_end(mut self) -> Result<Ended> {
         self.printed.clear();
         self.signal(Signal::SIGUSR1)?;
         self.end()
@@ -200,7 +200,7 @@ impl Held {
     }
 
     /// SIGKILL from outside. Returns its pid and the signal that it died of.
-    pub(super) fn kill(mut self) -> Result<(u32, i32)> {
+    pub fn kill(mut self) -> Result<(u32, i32)> {
         let pid = self.child.id();
         // It may have died on its own by now, which the status will tell.
         kill_group(pid);
@@ -271,12 +271,12 @@ impl Drop for Held {
 }
 
 /// Runs a command line to its end.
-pub(super) fn run(lab: &Lab, line: &str) -> Result<Ended> {
+pub fn run(lab: &Lab, line: &str) -> Result<Ended> {
     start(lab, line)?.end()
 }
 
 /// Runs a command line until it holds.
-pub(super) fn hold(lab: &Lab, line: &str) -> Result<Held> {
+pub fn hold(lab: &Lab, line: &str) -> Result<Held> {
     let mut held = start(lab, line)?;
     held.await_hold()?;
     Ok(held)
@@ -330,7 +330,7 @@ fn command(lab: &Lab, line: &str) -> Result<Command> {
 }
 
 /// Waits for a state, with a deadline.
-pub(super) fn wait_for(what: &str, mut state: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn wait_for(what: &str, mut state: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + DEADLINE;
     while !state()? {
         if Instant::now() > deadline {

@@ -1,0 +1,353 @@
+//! The sweep: every strategy, killed at every passage of every crash point that it has. First it runs without a kill and
+//! counts the points (the calibration, and the control that must be clean); then once for each: hold there, SIGKILL,
+//! restart, drain, reconcile.
+
+mod matrix;
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+pub use self::matrix::{Found, Nature, Row, head, judge};
+use crate::broker::{Cluster, Ending, Reader, Watch};
+use crate::crash::{CrashPoint, HoldAt};
+use crate::failure::{Exit, Failure};
+use crate::lab::Lab;
+use crate::reconcile::Reconciliation;
+use crate::store::Store;
+use crate::trial::{Left, Receipt, process};
+
+/// A way to write to two systems, or to read from one into the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Strategy {
+    /// commit the loan, then send its event
+    WriteThenSend,
+    /// send the event, then commit the loan
+    SendThenWrite,
+    /// loan and outbox row in one transaction
+    OutboxWrite,
+    /// the relay, in the right order
+    ConfirmThenMark,
+    /// the relay, in the wrong order
+    MarkThenSend,
+    /// a consumer whose effects are just made
+    NaiveConsumer,
+    /// a consumer with an inbox in the effect's transaction
+    IdempotentConsumer,
+}
+
+use Strategy::{
+    ConfirmThenMark, IdempotentConsumer, MarkThenSend, NaiveConsumer, OutboxWrite, SendThenWrite, WriteThenSend,
+};
+
+impl Strategy {
+    /// As it is named on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            WriteThenSend => "write-then-send",
+            SendThenWrite => "send-then-write",
+            OutboxWrite => "outbox-write",
+            ConfirmThenMark => "confirm-then-mark",
+            MarkThenSend => "mark-then-send",
+            NaiveConsumer => "naive-consumer",
+            IdempotentConsumer => "idempotent-consumer",
+        }
+    }
+
+    /// Is a kill to do harm somewhere?
+    pub fn nature(self) -> Nature {
+        match self {
+            OutboxWrite | ConfirmThenMark | IdempotentConsumer => Nature::Sound,
+            WriteThenSend | SendThenWrite | MarkThenSend | NaiveConsumer => Nature::Faulty,
+        }
+    }
+
+    /// What has happened before it is killed.
+    fn prepared_by(self, rows: u32) -> Vec<String> {
+        match self {
+            WriteThenSend | SendThenWrite | OutboxWrite => Vec::new(),
+            ConfirmThenMark | MarkThenSend => vec![format!("write {rows}")],
+            NaiveConsumer | IdempotentConsumer => vec![format!("write {rows}"), format!("publish {rows}")],
+        }
+    }
+
+    /// What is killed.
+    fn command(self, rows: u32) -> String {
+        match self {
+            WriteThenSend => "naive".to_owned(),
+            SendThenWrite => "naive --send-first".to_owned(),
+            OutboxWrite => format!("write {rows}"),
+            ConfirmThenMark => format!("publish {rows}"),
+            MarkThenSend => format!("publish {rows} --mark-first"),
+            NaiveConsumer => "apply".to_owned(),
+            IdempotentConsumer => "apply --inbox".to_owned(),
+        }
+    }
+
+    /// The restart, and what drains after it. A strategy without an outbox has nothing to resume: its restart is the next
+    /// loan.
+    fn restarted_by(self, rows: u32) -> String {
+        match self {
+            OutboxWrite => format!("publish {rows}"),
+            _ => self.command(rows),
+        }
+    }
+
+    fn is_consumer(self) -> bool {
+        matches!(self, NaiveConsumer | IdempotentConsumer)
+    }
+}
+
+/// What a sweep is about.
+pub struct Sweep<'a> {
+    /// The lab in whose directory it plays.
+    pub lab: &'a Lab,
+    /// The strategies, in the order of the matrix.
+    pub strategies: &'a [Strategy],
+    /// Rows that each strategy works on.
+    pub rows: u32,
+    /// What sets this run's topics apart on a real Kafka.
+    pub suffix: &'a str,
+}
+
+/// One kill to be made.
+#[derive(Clone, Copy)]
+struct Job {
+    row: usize,
+    strategy: Strategy,
+    at: HoldAt,
+}
+
+impl Sweep<'_> {
+    /// Plays it, and returns the rows of the matrix. Kills that are not proved are missing from their rows; why, is told on
+    /// standard error.
+    ///
+    /// # Errors
+    /// A strategy cannot be calibrated, or the lab cannot play at all.
+    pub fn play(&self) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        let mut jobs = Vec::new();
+        let bench = Bench::new(self, 0)?;
+        for &strategy in self.strategies {
+            let (control, points) = bench.calibrate(strategy)?;
+            rows.push(control);
+            for (point, passages) in points {
+                let row = rows.len();
+                rows.push(Row::new(strategy.name(), Some(point), passages));
+                jobs.extend((1..=passages).map(|nth| Job { row, strategy, at: HoldAt { point, nth } }));
+            }
+        }
+        let rows = Mutex::new(rows);
+        let next = AtomicUsize::new(0);
+        let workers = thread::available_parallelism().map_or(1, usize::from).min(jobs.len().max(1));
+        let (jobs, rows_of_all, next) = (&jobs, &rows, &next);
+        thread::scope(|scope| -> Result<()> {
+            let others: Vec<_> = (1..workers)
+                .map(|nth| scope.spawn(move || Bench::new(self, nth)?.work(jobs, next, rows_of_all)))
+                .collect();
+            bench.work(jobs, next, rows_of_all)?;
+            others.into_iter().try_for_each(|worker| match worker.join() {
+                Ok(done) => done,
+                Err(_) => anyhow::bail!("a worker of the sweep died"),
+            })
+        })?;
+        Ok(rows.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Where one worker plays: a lab directory of its own with a broker of its own, a database and a topic for each trial.
+struct Bench<'a> {
+    sweep: &'a Sweep<'a>,
+    lab: Lab,
+    cluster: Cluster,
+    watch: Watch,
+    receipts: PathBuf,
+    trials: AtomicUsize,
+}
+
+impl<'a> Bench<'a> {
+    fn new(sweep: &'a Sweep<'a>, nth: usize) -> Result<Self> {
+        let dir = sweep.lab.dir.join("trials").join(format!("sweep-{nth}"));
+        if dir.exists() {
+            fs::remove_dir_all(&dir)?;
+        }
+        fs::create_dir_all(&dir)?;
+        let topic = format!("outbox-lab.sweep-{nth}.{}", sweep.suffix);
+        let lab = Lab { db: dir.join("0.db"), dir, topic, ..sweep.lab.clone() };
+        process::at_work(&lab);
+        let cluster = Cluster::ensure(&lab)?;
+        let watch = Watch::connect(&lab, &cluster)?;
+        let receipts = sweep.lab.dir.join("receipts.jsonl");
+        let bench = Self { sweep, lab, cluster, watch, receipts, trials: AtomicUsize::new(0) };
+        for strategy in [ConfirmThenMark, NaiveConsumer, OutboxWrite] {
+            bench.make_template(strategy)?;
+        }
+        Ok(bench)
+    }
+
+    /// Works off the jobs, and gives back what this bench holds.
+    fn work(&self, jobs: &[Job], next: &AtomicUsize, rows: &Mutex<Vec<Row>>) -> Result<()> {
+        loop {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            progress(nth.min(jobs.len()), jobs.len());
+            let Some(job) = jobs.get(nth) else { break };
+            match self.kill(*job) {
+                Ok(found) => rows.lock().unwrap_or_else(PoisonError::into_inner)[job.row].add_kill(&found),
+                Err(error) => {
+                    let failure = Failure::from(error);
+                    if failure.exit != Exit::Inconclusive {
+                        return Err(failure.into());
+                    }
+                    crate::output::hint(&format!("{} at {}: {failure}", job.strategy.name(), job.at));
+                }
+            }
+        }
+        process::clean(&self.lab)
+    }
+
+    /// Runs a strategy without a kill: what is left must be clean, and the points that it passed are counted.
+    fn calibrate(&self, strategy: Strategy) -> Result<(Row, Vec<(CrashPoint, u32)>)> {
+        let lab = self.trial(strategy)?;
+        let line = format!("{} --trace", strategy.command(self.sweep.rows));
+        let ended = process::run(&lab, &line)?;
+        ended.expect(&line, Exit::Done)?;
+        let mut points = Vec::new();
+        for said in &ended.said {
+            if let Some((point, times)) = said.strip_prefix("outbox-lab: passed ").and_then(|rest| rest.split_once(' '))
+            {
+                let at = HoldAt::from_str(point).map_err(|reason| anyhow::anyhow!(reason))?;
+                points.push((at.point, times.parse().context("a count of passages")?));
+            }
+        }
+        self.drain(strategy, &lab)?;
+        let mut control = Row::new(strategy.name(), None, 0);
+        control.found = self.look(strategy, &lab)?;
+        Ok((control, points))
+    }
+
+    /// One trial: hold, kill, restart, drain, reconcile.
+    fn kill(&self, job: Job) -> Result<Found> {
+        let lab = self.trial(job.strategy)?;
+        let line = format!("{} --hold-at {}", job.strategy.command(self.sweep.rows), job.at);
+        let held = process::hold(&lab, &line)?;
+        let in_flight = if job.at.point == CrashPoint::Sent { "one record" } else { "nothing" };
+        if job.at.point == CrashPoint::Sent {
+            // Handed to the client is not sent: the record itself is waited for.
+            let sent = i64::from(job.at.nth);
+            process::wait_for("the record of a held process", || Ok(self.watch.end(&lab.topic)? >= sent))?;
+        }
+        let before = self.left(&lab)?;
+        let at = held.at().to_owned();
+        let (pid, signal) = held.kill()?;
+        let after = self.left(&lab)?;
+        let trial = job.strategy.name().to_owned();
+        Receipt { trial, at, pid, signal, in_flight: in_flight.to_owned(), before, after }.append(&self.receipts)?;
+        let restart = job.strategy.restarted_by(self.sweep.rows);
+        process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
+        let found = self.look(job.strategy, &lab);
+        remove_database(&lab.db);
+        found
+    }
+
+    /// What drains after a run without a kill.
+    fn drain(&self, strategy: Strategy, lab: &Lab) -> Result<()> {
+        if strategy == OutboxWrite {
+            let line = strategy.restarted_by(self.sweep.rows);
+            process::run(lab, &line)?.expect(&line, Exit::Done)?;
+        }
+        Ok(())
+    }
+
+    /// A database and a topic that no other trial sees, as the strategy finds them.
+    fn trial(&self, strategy: Strategy) -> Result<Lab> {
+        let nth = self.trials.fetch_add(1, Ordering::Relaxed);
+        let lab = Lab {
+            db: self.lab.dir.join(format!("{nth}.db")),
+            topic: format!("{}.{nth}", self.lab.topic),
+            ..self.lab.clone()
+        };
+        fs::copy(self.template(strategy), &lab.db)?;
+        // Before anybody asks for its end: the embedded broker would make it with four partitions.
+        self.cluster.ensure_topic(&lab)?;
+        if strategy.is_consumer() {
+            let line = format!("publish {}", self.sweep.rows);
+            process::run(&lab, &line)?.expect(&line, Exit::Done)?;
+        }
+        Ok(lab)
+    }
+
+    fn template(&self, strategy: Strategy) -> PathBuf {
+        let written = !strategy.prepared_by(self.sweep.rows).is_empty();
+        self.lab.dir.join(if written { "written.template" } else { "empty.template" })
+    }
+
+    /// A database that is copied for each trial: made once, and everything in the file itself.
+    fn make_template(&self, strategy: Strategy) -> Result<()> {
+        let path = self.template(strategy);
+        if path.exists() {
+            return Ok(());
+        }
+        let lab = Lab { db: path.clone(), ..self.lab.clone() };
+        match strategy.prepared_by(self.sweep.rows).first() {
+            Some(line) => process::run(&lab, line)?.expect(line, Exit::Done)?,
+            None => drop(Store::make(&path)?),
+        }
+        Store::open(&path)?.into_one_file()
+    }
+
+    fn left(&self, lab: &Lab) -> Result<Left> {
+        let store = Store::open(&lab.db)?;
+        let records = Some(self.watch.end(&lab.topic)?.unsigned_abs());
+        Ok(Left { counts: store.counts()?, effects: store.effect_count()?, records })
+    }
+
+    /// Database against topic, and effects against both.
+    fn look(&self, strategy: Strategy, lab: &Lab) -> Result<Found> {
+        let mut store = Store::open(&lab.db)?;
+        let (loans, outbox) = store.snapshot()?;
+        let mut records = Vec::new();
+        if let Some(reader) = Reader::find(lab)? {
+            let ending = reader.read(|record| {
+                records.push(record);
+                Ok(())
+            })?;
+            if ending != Ending::Whole {
+                return Err(Failure::inconclusive(
+                    format!("the topic was not read to its end: {ending:?}"),
+                    "sweep again",
+                ));
+            }
+        }
+        let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
+        let effects = if strategy.is_consumer() { Some(store.effects()?) } else { None };
+        Ok(Found::of(&Reconciliation::of(&loans, &outbox, &records), &ids, effects.as_deref()))
+    }
+}
+
+fn remove_database(db: &Path) {
+    for suffix in ["", "-wal", "-shm", ".alive.lock"] {
+        let mut name = db.as_os_str().to_owned();
+        name.push(suffix);
+        let _ = fs::remove_file(PathBuf::from(name));
+    }
+}
+
+/// A bar for whoever watches a terminal.
+fn progress(done: usize, all: usize) {
+    const WIDTH: usize = 40;
+    let mut err = io::stderr();
+    if !err.is_terminal() {
+        return;
+    }
+    let filled = WIDTH * done / all.max(1);
+    let end = if done == all { "\r\x1b[K" } else { "" };
+    let bar = format!("\r[{}{}] {done}/{all}{end}", "#".repeat(filled), ".".repeat(WIDTH - filled));
+    let _ = err.write_all(bar.as_bytes());
+}

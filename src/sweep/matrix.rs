@@ -1,0 +1,263 @@
+//! The matrix of a sweep. Pure: what each kill left goes in, rows and a verdict come out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::crash::CrashPoint;
+use crate::reconcile::{Finding, Reconciliation};
+use crate::verdict::Verdict;
+
+/// What was found, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// Committed loans whose event never reached the topic.
+    pub orphan_rows: u64,
+    /// Published events whose loan was never committed.
+    pub phantom_events: u64,
+    /// Rows marked whose record is not there.
+    pub lost_events: u64,
+    /// Records that are copies of others.
+    pub duplicates: u64,
+    /// Effects beyond the first of an event.
+    pub double_effects: u64,
+    /// Events in the topic that had no effect.
+    pub lost_effects: u64,
+}
+
+impl Found {
+    /// What a reconciliation found; and, where there is a consumer, its effects held against the topic.
+    pub fn of(reconciliation: &Reconciliation, topic: &[String], effects: Option<&[String]>) -> Self {
+        let mut found = Self { duplicates: reconciliation.redelivered(), ..Self::default() };
+        for finding in &reconciliation.findings {
+            match finding {
+                Finding::OrphanRow { .. } => found.orphan_rows += 1,
+                Finding::PhantomEvent { .. } | Finding::ForeignRecord { .. } => found.phantom_events += 1,
+                Finding::LostEvent { .. } => found.lost_events += 1,
+                Finding::Duplicate { .. } => {}
+            }
+        }
+        if let Some(effects) = effects {
+            let mut times: BTreeMap<&str, u64> = topic.iter().map(|event_id| (event_id.as_str(), 0)).collect();
+            for event_id in effects {
+                *times.entry(event_id).or_default() += 1;
+            }
+            found.lost_effects = times.values().filter(|times| **times == 0).count() as u64;
+            found.double_effects = times.values().map(|times| times.saturating_sub(1)).sum();
+        }
+        found
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.orphan_rows += other.orphan_rows;
+        self.phantom_events += other.phantom_events;
+        self.lost_events += other.lost_events;
+        self.duplicates += other.duplicates;
+        self.double_effects += other.double_effects;
+        self.lost_effects += other.lost_effects;
+    }
+
+    /// Has anything been lost for good: an event that no one will send, or an effect that no one will make?
+    pub fn is_loss(&self) -> bool {
+        self.orphan_rows + self.lost_events + self.lost_effects > 0
+    }
+
+    /// Is anything there twice?
+    pub fn is_duplicated(&self) -> bool {
+        self.duplicates + self.double_effects > 0
+    }
+
+    /// Is anything wrong that a duplicate's removal does not mend?
+    fn is_wrong(&self) -> bool {
+        self.is_loss() || self.phantom_events + self.double_effects > 0
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            (self.orphan_rows, "orphan row"),
+            (self.phantom_events, "phantom event"),
+            (self.lost_events, "lost event"),
+            (self.duplicates, "duplicate"),
+            (self.double_effects, "double effect"),
+            (self.lost_effects, "lost effect"),
+        ];
+        let named = kinds.iter().filter(|(times, _)| *times > 0);
+        let named: Vec<_> =
+            named.map(|(times, kind)| format!("{times} {kind}{}", if *times == 1 { "" } else { "s" })).collect();
+        f.pad(&if named.is_empty() { "nothing".to_owned() } else { named.join(", ") })
+    }
+}
+
+/// One row of the matrix: a strategy, killed at every passage of a point.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// The strategy.
+    pub strategy: &'static str,
+    /// Where it died; `None` is the control, which was not killed.
+    pub point: Option<CrashPoint>,
+    /// Passages that the calibration counted.
+    pub passages: u32,
+    /// Deaths by signal 9 that were proved.
+    pub kills: u32,
+    /// What was found, all of them together.
+    #[serde(flatten)]
+    pub found: Found,
+}
+
+impl Row {
+    /// A row to which nothing has been added.
+    pub fn new(strategy: &'static str, point: Option<CrashPoint>, passages: u32) -> Self {
+        Self { strategy, point, passages, kills: 0, found: Found::default() }
+    }
+
+    /// Adds what one proved kill left.
+    pub fn add_kill(&mut self, found: &Found) {
+        self.kills += 1;
+        self.found.add(found);
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let point = self.point.map_or_else(|| "(no kill)".to_owned(), |point| point.to_string());
+        let yes = |is: bool| if is { "yes" } else { "no" };
+        let (lost, doubled) = (yes(self.found.is_loss()), yes(self.found.is_duplicated()));
+        write!(f, "{:<24} {point:<20} {:>5}  {:<18} {lost:<5} {doubled}", self.strategy, self.kills, self.found)
+    }
+}
+
+/// The head of the matrix.
+pub fn head() -> String {
+    format!("{:<24} {:<20} {:>5}  {:<18} {:<5} {}", "strategy", "killed at", "kills", "found", "lost", "duplicated")
+}
+
+/// What a strategy is known to be: a judge that does not find the faults of the wrong ones is no judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nature {
+    /// A kill must never do more than make a duplicate record.
+    Sound,
+    /// Somewhere a kill must do harm.
+    Faulty,
+}
+
+/// Judges a sweep: every passage killed at and proved, the controls clean, the sound strategies without harm, and the harm
+/// of the faulty ones found.
+pub fn judge(rows: &[Row], natures: &[(&'static str, Nature)]) -> Verdict {
+    let unproved = rows.iter().filter(|row| row.point.is_some()).map(|row| row.passages - row.kills.min(row.passages));
+    let unproved: u32 = unproved.sum();
+    let kills: u32 = rows.iter().map(|row| row.kills).sum();
+    let is_clean = |row: &Row| row.point.is_some() || row.found == Found::default();
+    let harm = |strategy: &str| rows.iter().any(|row| row.strategy == strategy && row.found.is_wrong());
+    let as_it_should = natures.iter().all(|(strategy, nature)| harm(strategy) == (*nature == Nature::Faulty))
+        && rows.iter().all(is_clean);
+    if unproved > 0 {
+        Verdict::Inconclusive { why: format!("{unproved} kills were not proved") }
+    } else if kills == 0 {
+        Verdict::Inconclusive { why: "nothing was killed".to_owned() }
+    } else if as_it_should {
+        Verdict::Confirmed
+    } else {
+        Verdict::Refuted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, Nature, Row, judge};
+    use crate::crash::CrashPoint;
+    use crate::event::{ID_HEADER, Loan, OutboxRow, Position, Record};
+    use crate::reconcile::Reconciliation;
+    use crate::verdict::Verdict;
+
+    const BOTH: &[(&str, Nature)] = &[("good", Nature::Sound), ("bad", Nature::Faulty)];
+
+    fn row(strategy: &'static str, point: CrashPoint, found: Found) -> Row {
+        let mut row = Row::new(strategy, Some(point), 1);
+        row.add_kill(&found);
+        row
+    }
+
+    fn duplicate() -> Found {
+        Found { duplicates: 1, ..Found::default() }
+    }
+
+    fn lost() -> Found {
+        Found { lost_events: 1, ..Found::default() }
+    }
+
+    #[test]
+    fn a_sound_strategy_may_duplicate_and_a_faulty_one_must_lose() {
+        let rows = [row("good", CrashPoint::AfterAck, duplicate()), row("bad", CrashPoint::AfterMark, lost())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Confirmed);
+    }
+
+    #[test]
+    fn a_loss_of_a_sound_strategy_refutes_the_sweep() {
+        let rows = [row("good", CrashPoint::AfterAck, lost()), row("bad", CrashPoint::AfterMark, lost())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn a_double_effect_of_a_sound_strategy_refutes_the_sweep() {
+        let doubled = Found { double_effects: 1, ..Found::default() };
+        let rows = [row("good", CrashPoint::AfterEffect, doubled), row("bad", CrashPoint::AfterMark, lost())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn the_harm_of_a_faulty_strategy_that_is_not_found_refutes_the_sweep() {
+        let rows = [row("good", CrashPoint::AfterAck, duplicate()), row("bad", CrashPoint::AfterMark, duplicate())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn a_control_that_is_not_clean_refutes_the_sweep() {
+        let mut control = Row::new("good", None, 0);
+        control.found = duplicate();
+        let rows = [control, row("bad", CrashPoint::AfterMark, lost())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn a_kill_that_missed_is_inconclusive_whatever_was_found() {
+        let missed = Row::new("good", Some(CrashPoint::AfterAck), 2);
+        let rows = [missed, row("bad", CrashPoint::AfterMark, duplicate())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Inconclusive { why: "2 kills were not proved".to_owned() });
+    }
+
+    #[test]
+    fn a_sweep_that_killed_nobody_is_inconclusive() {
+        assert!(matches!(judge(&[Row::new("good", None, 0)], &BOTH[..1]), Verdict::Inconclusive { .. }));
+    }
+
+    #[test]
+    fn effects_are_held_against_the_topic() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        let nothing = Reconciliation::of(&[], &[], &[]);
+        let found = Found::of(&nothing, &ids(&["a", "b", "c", "c"]), Some(&ids(&["a", "b", "b"])));
+        assert_eq!((found.double_effects, found.lost_effects), (1, 1));
+        assert!(found.is_loss() && found.is_duplicated());
+        let found = Found::of(&nothing, &ids(&["a", "a"]), Some(&ids(&["a"])));
+        assert_eq!(found, Found::default(), "a copy that was skipped is no harm");
+    }
+
+    #[test]
+    fn a_reconciliation_is_counted_by_kind() {
+        let event = |number| Loan::numbered(number).created();
+        let record = |number, offset| Record {
+            at: Position { partition: 0, offset },
+            headers: vec![(ID_HEADER.to_owned(), Some(event(number).event_id.into_bytes()))],
+            payload: Some(event(number).payload.into_bytes()),
+            ..Record::default()
+        };
+        let row = |number| OutboxRow { id: number, event: event(number), published: true };
+        let loans = ["L-1001", "L-1002", "L-1003"].map(str::to_owned);
+        let reconciliation =
+            Reconciliation::of(&loans, &[row(1001), row(1002)], &[record(1001, 0), record(1001, 1), record(3001, 2)]);
+        let found = Found::of(&reconciliation, &[], None);
+        assert_eq!(found.to_string(), "1 orphan row, 1 phantom event, 1 lost event, 1 duplicate");
+    }
+}
