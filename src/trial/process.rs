@@ -157,7 +157,7 @@ impl Held {
     }
 
     /// SIGUSR1, and what it prints until its next hold.
-    pub(super) fn to_next_hold(&mut self) -> Result<Vec<String>> {
+    pub(super) fn next_hold(&mut self) -> Result<Vec<String>> {
         self.printed.clear();
         self.unheard.clear();
         self.signal(Signal::SIGUSR1)?;
@@ -166,7 +166,7 @@ impl Held {
     }
 
     /// SIGUSR1, and its end.
-    pub(super) fn to_end(mut self) -> Result<Ended> {
+    pub(super) fn end(mut self) -> Result<Ended> {
         self.signal(Signal::SIGUSR1)?;
         let mut status = None;
         wait_for(&format!("the end of {}", self.line), || {
