@@ -19,7 +19,7 @@ use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 
 /// How long anything in a trial may take before it is inconclusive.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What has to be ended when the run is interrupted.
 static AT_WORK: Mutex<AtWork> = Mutex::new(AtWork { pids: Vec::new(), labs: Vec::new() });
