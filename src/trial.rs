@@ -136,7 +136,7 @@ impl<'a> Trial<'a> {
     /// Inconclusive: it comes to none.
     pub fn to_next_hold(&self, held: &mut Held) -> Result<()> {
         self.tell("$ kill -USR1 <pid>")?;
-        self.tell_printed(&held.to_next_hold()?)
+        self.tell_printed(&held.next_hold()?)
     }
 
     /// Lets a held process go on to its end, which has to be this one.
@@ -146,7 +146,7 @@ impl<'a> Trial<'a> {
     pub fn to_end(&self, held: Held, exit: Exit) -> Result<Ended> {
         self.tell("$ kill -USR1 <pid>")?;
         let line = held.line().to_owned();
-        let ended = held.to_end()?;
+        let ended = held.go_on_to_end()?;
         self.tell_printed(&ended.printed)?;
         ended.expect(&line, exit)?;
         Ok(ended)

@@ -50,7 +50,10 @@ fn play(trial: &mut Trial) -> Result<()> {
     trial.check(IN_SOME_ORDER, "L-1001, L-1002, L-1003", in_some_order(&records))?;
 
     let records = publish_keyed_by(trial, "aggregate")?;
-    trial.check("loans with events in two partitions", "none", listed(&self::spread(&records)))?;
+    let keys: BTreeSet<_> =
+        records.iter().map(|record| String::from_utf8_lossy(record.key.as_deref().unwrap_or_default())).collect();
+    trial.check("keys", "L-1001, L-1002, L-1003, L-1004, L-1005", listed(&keys))?;
+    trial.check("loans with events in two partitions", "none", listed(self::spread(&records)))?;
     let used: BTreeSet<i32> = records.iter().map(|record| record.at.partition).collect();
     trial.check("partitions with events", "0, 2, 3", listed(&used))?;
     trial.check(IN_SOME_ORDER, "none", in_some_order(&records))

@@ -19,7 +19,7 @@ use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 
 /// How long anything in a trial may take before it is inconclusive.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What has to be ended when the run is interrupted.
 static AT_WORK: Mutex<AtWork> = Mutex::new(AtWork { pids: Vec::new(), labs: Vec::new() });
@@ -167,7 +167,7 @@ impl Held {
     }
 
     /// SIGUSR1, and what it prints until its next hold.
-    pub fn to_next_hold(&mut self) -> Result<Vec<String>> {
+    pub fn next_hold(&mut self) -> Result<Vec<String>> {
         self.printed.clear();
         self.unheard.clear();
         self.signal(Signal::SIGUSR1)?;
@@ -176,7 +176,7 @@ impl Held {
     }
 
     /// SIGUSR1, and its end.
-    pub fn to_end(mut self) -> Result<Ended> {
+    pub fn go_on_to_end(mut self) -> Result<Ended> {
         self.printed.clear();
         self.signal(Signal::SIGUSR1)?;
         self.end()
