@@ -121,6 +121,7 @@ pub struct Held {
     stdout: Receiver<String>,
     stderr: Receiver<String>,
     printed: Vec<String>,
+    said: Vec<String>,
     at: String,
 }
 
@@ -140,33 +141,39 @@ impl Held {
         &self.at
     }
 
-    /// Waits for a line of its standard error that contains this.
+    /// Waits for a line of its standard error that contains this, since it was last let go on.
     ///
     /// # Errors
     /// Inconclusive: none comes in time.
-    pub fn await_word(&self, word: &str) -> Result<()> {
+    pub fn await_word(&mut self, word: &str) -> Result<()> {
         let deadline = Instant::now() + DEADLINE;
-        while let Ok(line) = self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            if line.contains(word) {
-                return Ok(());
-            }
+        // It may have come before the hint of the hold: they are of two threads.
+        while !self.said.iter().any(|line| line.contains(word)) {
+            let Ok(line) = self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) else {
+                return Err(inconclusive(&self.line, &format!("did not say \"{word}\""), &self.said.join("\n  ")));
+            };
+            self.said.push(line);
         }
-        Err(inconclusive(&self.line, &format!("did not say \"{word}\""), ""))
+        Ok(())
     }
 
     /// SIGUSR1, and what it prints until its next hold.
     pub(super) fn to_next_hold(&mut self) -> Result<Vec<String>> {
-        self.printed.clear();
-        self.signal(Signal::SIGUSR1)?;
+        self.go_on()?;
         self.await_hold()?;
         Ok(self.printed.clone())
     }
 
     /// SIGUSR1, and its end.
     pub(super) fn to_end(mut self) -> Result<Ended> {
-        self.printed.clear();
-        self.signal(Signal::SIGUSR1)?;
+        self.go_on()?;
         self.end()
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        self.printed.clear();
+        self.said.clear();
+        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), Signal::SIGUSR1)?)
     }
 
     /// Its end, and what it has printed until then.
@@ -183,7 +190,8 @@ impl Held {
             }
         }
         let status = self.child.wait()?;
-        Ok(Ended { printed: std::mem::take(&mut self.printed), said: self.stderr.iter().collect(), status })
+        self.said.extend(self.stderr.iter());
+        Ok(Ended { printed: std::mem::take(&mut self.printed), said: std::mem::take(&mut self.said), status })
     }
 
     /// SIGKILL from outside. Returns its pid and the signal that it died of.
@@ -198,10 +206,6 @@ impl Held {
                 Err(inconclusive(&self.line, &format!("did not die of the kill: {status}"), &self.printed.join("\n  ")))
             }
         }
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
     }
 
     fn await_hold(&mut self) -> Result<()> {
@@ -221,7 +225,7 @@ impl Held {
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = self.child.wait()?;
-                    let said = self.stderr.iter().collect();
+                    let said = self.said.drain(..).chain(self.stderr.iter()).collect();
                     let ended = Ended { printed: self.printed.clone(), said, status };
                     let what = format!("ended by itself, with {status}, and came to no hold");
                     return Err(inconclusive(&self.line, &what, &ended.last_lines()));
@@ -240,6 +244,7 @@ impl Held {
                 at.clone_into(&mut self.at);
                 return;
             }
+            self.said.push(line);
         }
     }
 }
@@ -278,7 +283,7 @@ fn start(lab: &Lab, line: &str) -> Result<Held> {
         child
     };
     let (stdout, stderr) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
-    Ok(Held { line: line.to_owned(), child, stdout, stderr, printed: Vec::new(), at: String::new() })
+    Ok(Held { line: line.to_owned(), child, stdout, stderr, printed: Vec::new(), said: Vec::new(), at: String::new() })
 }
 
 /// SIGKILL to a lab process and to whatever it has started, should it be a script; a broker is in a session of its own.
