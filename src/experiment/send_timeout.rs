@@ -28,8 +28,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn play(trial: &mut Trial) -> Result<()> {
     trial.run("write 2")?;
-    // An idempotent producer needs up to a second before its first acknowledgement.
-    let held = trial.hold("publish 2 -X message.timeout.ms=2000 --hold-at before-send@2")?;
+    // Not less: an idempotent producer needs up to a second before its first acknowledgement, and more under load.
+    let held = trial.hold("publish 2 -X message.timeout.ms=3000 --hold-at before-send@2")?;
     trial.freeze_broker()?;
     let ended = trial.to_end(held, Exit::Failed)?;
     trial.thaw_broker()?;
