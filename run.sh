@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Without an argument: builds the lab, plays the book's chapter with real kills, and compares the transcript with
-# expected/. With a lab command: runs that command. `./run.sh --accept` takes a changed transcript for the right one.
+# Without an argument: builds the lab, plays the book's chapter, the experiments and the sweep with real kills, and compares
+# what they print with expected/. `./run.sh --chapter` plays the chapter alone, `./run.sh --accept` takes changed transcripts
+# for the right ones. With a lab command: runs that command.
 #
 # Exit codes: 0 PASS; 1 the transcript differs; 2 usage; 3 inconclusive (a kill missed); 4 the lab could not do it.
 set -euo pipefail
@@ -66,60 +67,127 @@ remove_work() {
   fi
 }
 
-# The whole scenario, in a folder of its own.
+# Plays in a folder of its own: the book's chapter, then (unless only the chapter is asked for) the experiments and the
+# matrix. What differs from expected/ is shown, and the last line says how it ended.
 play() {
+  local parts=$1 verb=$2
   need diff "it compares the transcript" "sudo apt-get install diffutils" "sudo dnf install diffutils" "xcode-select --install"
+  need awk "it takes transcripts apart" "sudo apt-get install mawk" "sudo dnf install gawk" "xcode-select --install"
   build
 
-  # Trapped, so that they wait for the scenario, which cleans up behind itself in the folder that the exit removes. Before
+  # Trapped, so that they wait for what plays, which cleans up behind itself in the folder that the exit removes. Before
   # there is a folder: one that came in between would leave it behind.
   work=
   trap remove_work EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
   trap 'exit 129' HUP
-  if ! work=$(mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") || ! mkdir "$work/play"; then
+  if ! work=$(mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") || ! mkdir "$work/play" "$work/golden"; then
     echo "FAIL: there is no folder to play in; TMPDIR names another place for it"
     exit 4
   fi
-  transcript=$work/transcript
+  broker=embedded
+  [ -z "${KAFKA_BOOTSTRAP:-}" ] || broker=kafka
+  # Where scripts/kafka.sh leaves on record how it started a broker that experiments freeze.
+  export KAFKA_DIR=${KAFKA_DIR:-$root/.lab/kafka}
 
-  status=0
-  # pipefail: the status is the scenario's, tee's being 0.
-  OUTBOX_LAB_BIN=$lab bash "$root/scripts/scenario.sh" "$work/play" | tee "$transcript" || status=$?
+  local part differs=
+  for part in $parts; do
+    play_part "$part"
+    if [ "$verb" = accept ]; then
+      accept "$part"
+    elif ! compare "$part"; then
+      differs="$differs $part"
+    fi
+  done
+  if [ "$verb" = accept ]; then
+    echo "ACCEPTED: expected/ has these transcripts now; git diff shows the change"
+  elif [ -n "$differs" ]; then
+    echo "FAIL: what was printed differs from expected/, as shown above:$differs"
+    exit 1
+  else
+    echo "PASS: what was printed is what expected/ has: $parts"
+  fi
+}
+
+# Plays one part, and keeps its transcript. A play that comes to no end ends this script.
+play_part() {
+  local status=0
+  case $1 in
+    chapter) OUTBOX_LAB_BIN=$lab bash "$root/scripts/scenario.sh" "$work/play" ;;
+    experiments) own_lab run ;;
+    matrix) own_lab sweep ;;
+  esac | tee "$work/$1" || status=$?
+  # pipefail: the status is that of the play, tee's being 0.
   case $status in
     0) ;;
     1)
-      compare || true
-      echo "FAIL: a count is wrong, as the transcript's end shows"
+      compare "$1" || true
+      echo "FAIL: $1: something was found that was not predicted, as shown above"
       exit 1
       ;;
     3)
-      echo "INCONCLUSIVE: a kill missed or a hold was not reached; the reason stands above"
+      echo "INCONCLUSIVE: $1: a kill missed or a hold was not reached; the reason stands above"
       exit 3
       ;;
     129 | 130 | 143) exit "$status" ;;
     *)
-      echo "FAIL: the lab could not play the scenario to its end; the reason stands above"
+      echo "FAIL: $1: the lab could not play to the end; the reason stands above"
       exit 4
       ;;
   esac
-
-  if [ "$1" = accept ]; then
-    # Whole or not at all.
-    cp "$transcript" "$root/expected/chapter.txt.new"
-    mv "$root/expected/chapter.txt.new" "$root/expected/chapter.txt"
-    echo "ACCEPTED: expected/chapter.txt is this transcript now; git diff shows the change"
-  elif compare; then
-    echo "PASS: the transcript is the one in expected/chapter.txt"
-  else
-    echo "FAIL: the transcript differs from expected/chapter.txt, as shown above"
-    exit 1
-  fi
 }
 
+# A lab command in a lab directory of this play, never in the participant's.
+own_lab() {
+  env -u OUTBOX_LAB_DB -u OUTBOX_LAB_TOPIC OUTBOX_LAB_DIR="$work/lab" "$lab" "$@"
+}
+
+# Shows how a part differs from its golden.
 compare() {
-  diff -u "$root/expected/chapter.txt" "$transcript"
+  golden "$1" >"$work/golden/$1"
+  diff -u "$work/golden/$1" "$work/$1"
+}
+
+# The golden of a part. That of the experiments is put together in the order in which they were played: each has a file,
+# or one for each broker where one of the two cannot show all of it.
+golden() {
+  local name
+  case $1 in
+    experiments)
+      sed -n 's/^# //p' "$work/experiments" | while read -r name; do
+        cat "$root/expected/experiments/$name.$broker.txt" 2>/dev/null || cat "$root/expected/experiments/$name.txt"
+      done
+      cat "$root/expected/experiments/total.$broker.txt"
+      ;;
+    *) cat "$root/expected/$1.txt" ;;
+  esac
+}
+
+# Takes the transcript of a part for the right one, whole or not at all.
+accept() {
+  case $1 in
+    experiments)
+      mkdir -p "$root/expected/experiments" "$work/split"
+      awk -v folder="$work/split" '
+        /^# / { file = folder "/" $2 ".txt" }
+        /^[0-9]+ experiments: / { file = folder "/total.txt" }
+        { print > file }
+      ' "$work/experiments"
+      local file name
+      for file in "$work/split"/*; do
+        name=$(basename "$file" .txt)
+        if [ "$name" = total ] || grep -q SKIPPED "$file" || [ -e "$root/expected/experiments/$name.embedded.txt" ]; then
+          name=$name.$broker
+        fi
+        mv "$file" "$root/expected/experiments/$name.txt"
+      done
+      ;;
+    *)
+      cp "$work/$1" "$root/expected/$1.txt.new"
+      mv "$root/expected/$1.txt.new" "$root/expected/$1.txt"
+      ;;
+  esac
 }
 
 # The book starts a Java class: `./run.sh -Doutbox.db=PATH OutboxLab COMMAND` is `./run.sh --db PATH COMMAND`. Only what
@@ -144,7 +212,8 @@ run_command() {
 }
 
 case ${1:-} in
-  "") play compare ;;
-  --accept) play accept ;;
+  "") play "chapter experiments matrix" compare ;;
+  --chapter) play chapter compare ;;
+  --accept) play "chapter experiments matrix" accept ;;
   *) run_command "$@" ;;
 esac
