@@ -124,7 +124,7 @@ impl<'a> Trial<'a> {
     /// Inconclusive: it comes to none.
     pub fn to_next_hold(&self, held: &mut Held) -> Result<()> {
         self.tell("$ kill -USR1 <pid>")?;
-        for printed in held.to_next_hold()? {
+        for printed in held.go_on_to_hold()? {
             self.tell(&printed)?;
         }
         Ok(())
@@ -137,7 +137,7 @@ impl<'a> Trial<'a> {
     pub fn to_end(&self, held: Held, exit: Exit) -> Result<Ended> {
         self.tell("$ kill -USR1 <pid>")?;
         let line = held.line().to_owned();
-        let ended = held.to_end()?;
+        let ended = held.go_on_to_end()?;
         for printed in &ended.printed {
             self.tell(printed)?;
         }

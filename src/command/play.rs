@@ -14,7 +14,7 @@ use crate::verdict::{Proofs, Verdict};
 
 pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
     let chosen: Vec<&Experiment> = match names {
-        [] => EXPERIMENTS.iter().copied().collect(),
+        [] => EXPERIMENTS.to_vec(),
         names => names.iter().map(|name| experiment::find(name)).collect::<Result<_>>()?,
     };
     on_interrupt()?;

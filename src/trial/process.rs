@@ -158,14 +158,14 @@ impl Held {
     }
 
     /// SIGUSR1, and what it prints until its next hold.
-    pub(super) fn to_next_hold(&mut self) -> Result<Vec<String>> {
+    pub(super) fn go_on_to_hold(&mut self) -> Result<Vec<String>> {
         self.go_on()?;
         self.await_hold()?;
         Ok(self.printed.clone())
     }
 
     /// SIGUSR1, and its end.
-    pub(super) fn to_end(mut self) -> Result<Ended> {
+    pub(super) fn go_on_to_end(mut self) -> Result<Ended> {
         self.go_on()?;
         self.end()
     }
