@@ -8,13 +8,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::scripts::{Stage, tool_path, topics};
-use crate::support::{Ended, Held, Lab, ROOT, not_run, on_each_broker, wait_for};
+use crate::support::{Ended, Held, Lab, ROOT, not_run, on_each_broker, on_each_broker_alone, wait_for};
 
 /// What the embedded broker cannot show at all.
 const NEEDS_KAFKA: &[&str] = &["kafka-transaction"];
@@ -24,9 +23,6 @@ const NEEDS_FREEZING: &[&str] = &["send-timeout", "killed-in-doubt", "broker-out
 
 /// What plays further on a real Kafka, so that its transcript is another there.
 const NOT_THE_SAME: &[&str] = &["idempotent-producer"];
-
-/// Tests that freeze the one real Kafka do so one at a time: to let it go on for one is to let it go on for all.
-static FREEZES_KAFKA: Mutex<()> = Mutex::new(());
 
 impl Stage<'_> {
     /// A lab command whose trials play with the lab under test.
@@ -63,17 +59,12 @@ fn listed(lab: &Lab) -> Vec<(String, String)> {
     listed
 }
 
-fn alone_with_kafka(lab: &Lab) -> Option<std::sync::MutexGuard<'static, ()>> {
-    lab.kafka.as_ref().map(|_| FREEZES_KAFKA.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
 #[test]
 fn every_experiment_is_confirmed_with_the_same_transcript_on_each_broker() {
     const TEST: &str = "every_experiment_is_confirmed_with_the_same_transcript_on_each_broker";
     let transcripts = RefCell::new(BTreeMap::<String, String>::new());
-    on_each_broker(TEST, |lab| {
+    on_each_broker_alone(TEST, |lab| {
         let stage = Stage::new(lab);
-        let _alone = alone_with_kafka(lab);
         for (name, question) in listed(lab) {
             let run = Held::start(&name, stage.lab_command(&format!("run {name}")));
             let run_id = format!("-{}", run.pid());
@@ -210,7 +201,7 @@ fn stands_still(lab: &Lab, command: &str) -> String {
 /// A signal to the run alone, and not to what it has started.
 #[test]
 fn a_signal_in_the_middle_leaves_no_process_and_no_frozen_broker() {
-    on_each_broker("a_signal_in_the_middle_leaves_no_process_and_no_frozen_broker", |lab| {
+    on_each_broker_alone("a_signal_in_the_middle_leaves_no_process_and_no_frozen_broker", |lab| {
         // In a command that the run waits for; at a hold whose HOLD line never comes; while the broker is frozen.
         let held_unheard = r#"case $1 in publish-hold) "$real" "$@" >/dev/null 2>"$here/there" ;; esac"#;
         for (middle, signal, code) in [
@@ -228,7 +219,6 @@ fn a_signal_in_the_middle_leaves_no_process_and_no_frozen_broker() {
                 "hold" => stage = stage.with_lab(held_unheard),
                 _ => {}
             }
-            let _alone = if middle == "frozen" { alone_with_kafka(&own) } else { None };
             let experiment = if middle == "frozen" { "send-timeout" } else { "confirm-then-mark" };
             let mut run = Held::start(experiment, stage.lab_command(&format!("run {experiment}")));
             match middle {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,13 +32,38 @@ pub struct Lab {
     folder: TempDir,
     /// Bootstrap servers and topic; `None` is the embedded broker.
     pub kafka: Option<(String, String)>,
+    _share: Option<Share>,
+}
+
+/// Who is on the one real Kafka: tests side by side, or one that freezes it.
+static KAFKA: RwLock<()> = RwLock::new(());
+
+enum Share {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
 }
 
 impl Lab {
     /// A lab on the embedded broker.
     pub fn new() -> Self {
         heed_signals();
-        Self { folder: tempfile::tempdir().unwrap(), kafka: None }
+        Self { folder: tempfile::tempdir().unwrap(), kafka: None, _share: None }
+    }
+
+    /// As [`Lab::on_kafka`], while no other test is on it: for one that freezes it.
+    pub fn alone_on_kafka(test: &str) -> Option<Self> {
+        let mut lab = Self::on_kafka(test)?;
+        lab._share = None;
+        // Never queued for: some tests have two labs, and would wait for one that waits for them.
+        let guard = loop {
+            match KAFKA.try_write() {
+                Ok(guard) => break guard,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        lab._share = Some(Share::Alone { _guard: guard });
+        Some(lab)
     }
 
     /// A lab on the real Kafka that `KAFKA_BOOTSTRAP` names, with a topic of its own. Where none is named, says
@@ -54,6 +79,7 @@ impl Lab {
         let topic = format!("outbox-lab.test.{started}.{}.{nth}", std::process::id());
         let mut lab = Self::new();
         lab.kafka = Some((servers, topic));
+        lab._share = Some(Share::Shared { _guard: KAFKA.read().unwrap_or_else(PoisonError::into_inner) });
         Some(lab)
     }
 
@@ -179,6 +205,14 @@ fn heed_signals() {
 pub fn on_each_broker(test: &str, body: impl Fn(&Lab)) {
     body(&Lab::new());
     if let Some(lab) = Lab::on_kafka(&format!("{test}, on a real Kafka (on the embedded broker it was)")) {
+        body(&lab);
+    }
+}
+
+/// As [`on_each_broker`], for a test that freezes the broker.
+pub fn on_each_broker_alone(test: &str, body: impl Fn(&Lab)) {
+    body(&Lab::new());
+    if let Some(lab) = Lab::alone_on_kafka(test) {
         body(&lab);
     }
 }
