@@ -26,14 +26,14 @@ const NOT_THE_SAME: &[&str] = &["idempotent-producer"];
 
 impl Stage<'_> {
     /// A lab command whose trials play with the lab under test.
-    fn lab_command(&self, line: &str) -> Command {
+    pub fn lab_command(&self, line: &str) -> Command {
         let mut command = self.lab.command(line.split_whitespace());
         let kafka = std::env::var_os("KAFKA_DIR").unwrap_or_else(|| OsString::from(format!("{ROOT}/.lab/kafka")));
         command.env("OUTBOX_LAB_BIN", &self.program).env("KAFKA_DIR", kafka);
         command
     }
 
-    fn play(&self, line: &str) -> Ended {
+    pub fn play(&self, line: &str) -> Ended {
         Held::start(line, self.lab_command(line)).end()
     }
 
@@ -45,7 +45,7 @@ impl Stage<'_> {
 
     /// Waits until none of its processes is left: one that was killed may still be on its way out.
     #[track_caller]
-    fn ends(&self) {
+    pub fn ends(&self) {
         wait_for("the end of every process", || self.processes().is_empty().then_some(()));
     }
 }

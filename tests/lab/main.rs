@@ -17,3 +17,4 @@ mod holds;
 mod ids;
 mod kafka;
 mod scripts;
+mod sweep;

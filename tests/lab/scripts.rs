@@ -191,7 +191,7 @@ fn the_whole_scenario_passes_and_leaves_nothing() {
         lab.ok("write 2");
         let before = (names(&lab.path(".lab")), bytes(&lab.path(".lab/outbox.db")));
         let stage = Stage::new(lab).with_lab(TELLS_TOPICS);
-        let mut run = stage.command("./run.sh");
+        let mut run = stage.command("./run.sh --chapter");
         run.env("OUTBOX_LAB_DIR", lab.path(".lab")).env("OUTBOX_LAB_DB", lab.path(".lab/outbox.db"));
         let run = Ended::of("./run.sh", run.output().unwrap()).exits(0);
         let golden = fs::read_to_string(stage.golden()).unwrap();
@@ -210,7 +210,7 @@ fn the_whole_scenario_passes_and_leaves_nothing() {
 fn two_scenarios_at_once_both_pass() {
     on_each_broker("two_scenarios_at_once_both_pass", |lab| {
         let stage = Stage::new(lab);
-        let both = [(); 2].map(|()| Held::start("./run.sh", stage.command("./run.sh")));
+        let both = [(); 2].map(|()| Held::start("./run.sh", stage.command("./run.sh --chapter")));
         for run in both {
             run.end().exits(0).ends_in("PASS");
         }
@@ -224,7 +224,7 @@ fn a_spoiled_golden_turns_it_red_and_shows_both_lines() {
     let stage = Stage::new(&lab).in_a_copy();
     stage.spoil_golden();
     stage
-        .run("./run.sh")
+        .run("./run.sh --chapter")
         .exits(1)
         .prints("\n@@ ")
         .prints("\n-[reconcile] business_loan=5 outbox=5 published=5 records=9 distinct_event_ids=5\n")
@@ -242,7 +242,7 @@ fn a_golden_that_is_not_there_is_no_pass() {
             Some(content) => fs::write(stage.golden(), content).unwrap(),
             None => fs::remove_file(stage.golden()).unwrap(),
         }
-        stage.run("./run.sh").exits(1).ends_in("FAIL");
+        stage.run("./run.sh --chapter").exits(1).ends_in("FAIL");
     }
 }
 
@@ -250,7 +250,11 @@ fn a_golden_that_is_not_there_is_no_pass() {
 fn a_relay_that_marks_before_it_sends_turns_the_run_red() {
     on_each_broker("a_relay_that_marks_before_it_sends_turns_the_run_red", |lab| {
         let stage = Stage::new(lab).with_lab(MARKS_FIRST);
-        stage.run("./run.sh").exits(1).prints("+[reconcile] expected 5/5/6/5, found 5/5/5/5\n").ends_in("FAIL");
+        stage
+            .run("./run.sh --chapter")
+            .exits(1)
+            .prints("+[reconcile] expected 5/5/6/5, found 5/5/5/5\n")
+            .ends_in("FAIL");
         stage.leaves_nothing();
     });
 }
@@ -270,7 +274,7 @@ fn a_consume_that_drops_a_line_is_condemned_by_the_scripts_own_counting() {
     let stage = Stage::new(&lab).with_lab(drops);
     lab.ok("reconcile --expect 5/5/8/5");
     stage.run("scripts/reconcile.sh").exits(1).ends_in("MISMATCH: expected 5/5/8/5, found 5/5/7/5");
-    stage.run("./run.sh").exits(1).prints("\n+MISMATCH: expected 5/5/8/5, found 5/5/7/5\n").ends_in("FAIL");
+    stage.run("./run.sh --chapter").exits(1).prints("\n+MISMATCH: expected 5/5/8/5, found 5/5/7/5\n").ends_in("FAIL");
     stage.leaves_nothing();
 }
 
@@ -284,7 +288,7 @@ fn a_lab_that_reconciles_to_whatever_is_expected_is_condemned_all_the_same() {
         esac
     "#;
     let stage = Stage::new(&lab).with_lab(flatters);
-    stage.run("./run.sh").exits(1).prints("\n+MISMATCH: expected 5/5/8/5, found 4/4/7/4\n").ends_in("FAIL");
+    stage.run("./run.sh --chapter").exits(1).prints("\n+MISMATCH: expected 5/5/8/5, found 4/4/7/4\n").ends_in("FAIL");
     stage.leaves_nothing();
 }
 
@@ -292,7 +296,7 @@ fn a_lab_that_reconciles_to_whatever_is_expected_is_condemned_all_the_same() {
 fn a_kill_that_misses_is_inconclusive() {
     let lab = Lab::new();
     let stage = Stage::new(&lab).with_lab(KILL_MISSES);
-    stage.run("./run.sh").exits(3).says("the kill missed").ends_in("INCONCLUSIVE");
+    stage.run("./run.sh --chapter").exits(3).says("the kill missed").ends_in("INCONCLUSIVE");
     stage.leaves_nothing();
 }
 
@@ -305,7 +309,7 @@ fn a_hold_that_is_never_reached_is_inconclusive() {
     ] {
         let lab = Lab::new();
         let stage = Stage::new(&lab).with_lab(never_holds);
-        stage.run("./run.sh").exits(3).says("came to no HOLD").ends_in("INCONCLUSIVE");
+        stage.run("./run.sh --chapter").exits(3).says("came to no HOLD").ends_in("INCONCLUSIVE");
         stage.leaves_nothing();
     }
 }
@@ -321,7 +325,7 @@ fn a_lab_that_cannot_do_it_is_neither_right_nor_wrong() {
     ] {
         let lab = Lab::new();
         let stage = Stage::new(&lab).with_lab(cannot);
-        stage.run("./run.sh").exits(4).ends_in("FAIL: the lab could not play the scenario to its end");
+        stage.run("./run.sh --chapter").exits(4).ends_in("FAIL: chapter: the lab could not play to the end");
         stage.leaves_nothing();
     }
 }
@@ -342,7 +346,7 @@ fn nowhere_to_play_is_said() {
     let lab = Lab::new();
     let stage = Stage::new(&lab);
     fs::remove_dir(lab.path("a tmp")).unwrap();
-    stage.run("./run.sh").exits(4).ends_in("FAIL: there is no folder to play in");
+    stage.run("./run.sh --chapter").exits(4).ends_in("FAIL: there is no folder to play in");
 }
 
 #[test]
@@ -350,7 +354,7 @@ fn a_lab_named_by_a_relative_path_is_the_callers() {
     let lab = Lab::new();
     let mut stage = Stage::new(&lab);
     stage.program = "bin/outbox-lab".into();
-    stage.run("./run.sh").exits(0).ends_in("PASS");
+    stage.run("./run.sh --chapter").exits(0).ends_in("PASS");
     stage.run("./run.sh verify").exits(4).says("there is no lab database");
     stage.leaves_nothing();
 }
@@ -382,7 +386,7 @@ fn a_signal_in_the_middle_ends_it_with_nothing_left() {
                 let mut own = Lab::new();
                 own.kafka.clone_from(&lab.kafka);
                 let stage = Stage::new(&own).with_lab(&stands_still);
-                let mut run = stage.command("./run.sh");
+                let mut run = stage.command("./run.sh --chapter");
                 run.process_group(0);
                 let run = Held::start("./run.sh", run);
                 let group = Group(run.pid());
@@ -409,8 +413,8 @@ impl Drop for Group {
 fn a_reader_that_leaves_early_leaves_nothing_behind() {
     let lab = Lab::new();
     let stage = Stage::new(&lab);
-    let mut run = stage.lab.program("bash", ["-c", "\"$0\" | head -1"]);
-    run.arg(stage.project.join("run.sh"));
+    let mut run = stage.lab.program("bash", ["-c", "\"$0\" \"$@\" | head -1"]);
+    run.arg(stage.project.join("run.sh")).arg("--chapter");
     run.env("OUTBOX_LAB_BIN", &stage.program).env("TMPDIR", lab.path("a tmp"));
     let run = Ended::of("./run.sh | head -1", run.output().unwrap());
     assert_eq!(run.stdout, "# The counter-example: a committed row that no one will ever send\n");
@@ -425,8 +429,8 @@ fn accept_takes_the_transcript_for_the_right_one() {
     stage.spoil_golden();
     stage.run("./run.sh --accept").exits(0).ends_in("ACCEPTED");
     assert_eq!(fs::read_to_string(stage.golden()).unwrap(), right);
-    assert_eq!(names(&stage.project.join("expected")), ["README.md", "chapter.txt"]);
-    stage.run("./run.sh").exits(0).ends_in("PASS");
+    assert_eq!(names(&stage.project.join("expected")), ["README.md", "chapter.txt", "experiments", "matrix.txt"]);
+    stage.run("./run.sh --chapter").exits(0).ends_in("PASS");
     stage.leaves_nothing();
 }
 
@@ -438,7 +442,7 @@ fn accept_takes_no_run_that_did_not_come_to_its_end() {
         let before = fs::read_to_string(stage.golden()).unwrap();
         stage.run("./run.sh --accept").exits(code).ends_in(verdict);
         assert_eq!(fs::read_to_string(stage.golden()).unwrap(), before);
-        assert_eq!(names(&stage.project.join("expected")), ["README.md", "chapter.txt"]);
+        assert_eq!(names(&stage.project.join("expected")), ["README.md", "chapter.txt", "experiments", "matrix.txt"]);
     }
 }
 
@@ -525,7 +529,8 @@ fn a_missing_tool_is_named_with_the_command_that_installs_it() {
     let lab = Lab::new();
     let stage = Stage::new(&lab);
     for (nth, (missing, debian, fedora, macos)) in needs.into_iter().enumerate() {
-        let path = tools(&lab, &format!("without-{nth}"), &["bash", "dirname", "cat", "mktemp", "mkdir", "rm", "tee"]);
+        let path =
+            tools(&lab, &format!("without-{nth}"), &["awk", "bash", "dirname", "cat", "mktemp", "mkdir", "rm", "tee"]);
         for (tool, ..) in needs.into_iter().filter(|(tool, ..)| *tool != missing) {
             symlink(tool_path("true").unwrap(), path.join(tool)).unwrap();
         }
@@ -556,7 +561,7 @@ fn without_another_lab_named_it_builds_its_own() {
         fs::create_dir(&folder).unwrap();
         symlink(tool_path(cargo).unwrap(), folder.join("cargo")).unwrap();
         let path = std::env::var("PATH").unwrap();
-        let mut run = stage.command("./run.sh");
+        let mut run = stage.command("./run.sh --chapter");
         run.env_remove("OUTBOX_LAB_BIN").env("PATH", format!("{}:{path}", folder.display()));
         Ended::of("./run.sh", run.output().unwrap())
     };

@@ -1,0 +1,127 @@
+//! The sweep: every cell of the matrix is what the golden says, and a sweep that cannot see is no sweep.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::scripts::Stage;
+use crate::support::{Ended, Held, Lab, ROOT, on_each_broker};
+
+/// The rows of a sweep in JSON, and its last line.
+fn swept(ended: &Ended) -> (Vec<Value>, Value) {
+    let mut lines: Vec<Value> = ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let total = lines.pop().unwrap();
+    (lines.into_iter().filter(|line| line["line"] == "swept").collect(), total)
+}
+
+#[test]
+fn every_cell_of_the_matrix_is_what_the_golden_says() {
+    let golden = fs::read_to_string(format!("{ROOT}/expected/matrix.txt")).unwrap();
+    on_each_broker("every_cell_of_the_matrix_is_what_the_golden_says", |lab| {
+        let found = lab.ok("sweep");
+        for (cell, expected) in found.lines().zip(golden.lines()) {
+            assert_eq!(cell, expected);
+        }
+        assert_eq!(found, golden);
+    });
+}
+
+#[test]
+fn every_kill_of_a_sweep_leaves_its_receipt() {
+    let lab = Lab::new();
+    let (rows, total) =
+        swept(&lab.run("--json sweep --rows 2 --strategy confirm-then-mark --strategy mark-then-send").exits(0));
+    assert_eq!(total["verdict"], "confirmed");
+    let kills: u64 = rows.iter().map(|row| row["kills"].as_u64().unwrap()).sum();
+    assert_eq!(kills, 20, "two strategies, five points, two passages");
+    let receipts = fs::read_to_string(lab.path(".lab/receipts.jsonl")).unwrap();
+    let receipts: Vec<Value> = receipts.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(receipts.len() as u64, kills);
+    for receipt in &receipts {
+        assert_eq!(receipt["signal"], 9, "{receipt}");
+        assert_eq!(receipt["before"], receipt["after"], "a kill changes nothing that was committed: {receipt}");
+    }
+    let in_flight = receipts.iter().filter(|receipt| receipt["in_flight"] == "one record").count();
+    assert_eq!(in_flight, 4, "at *sent*, each passage");
+    assert_eq!(lab.ok("broker status"), "[broker] down\n", "the participant's own broker was not needed");
+}
+
+#[test]
+fn a_sweep_that_does_not_find_the_losses_of_the_wrong_order_is_refuted() {
+    let lab = Lab::new();
+    // A lab in which the wrong order is secretly the right one.
+    let rights = r#"
+        words=()
+        for word in "$@"; do
+          [ "$word" = --mark-first ] || words+=("$word")
+        done
+        set -- "${words[@]}"
+    "#;
+    let stage = Stage::new(&lab).with_lab(rights);
+    let ended = stage.play("sweep --rows 1 --strategy confirm-then-mark --strategy mark-then-send");
+    ended.exits(1).ends_in("10 kills proved of 10 passages: REFUTED");
+    stage.ends();
+}
+
+#[test]
+fn a_loss_in_the_right_order_refutes_the_sweep() {
+    let lab = Lab::new();
+    let wrongs = r#"
+        case "$1 $2" in
+          "publish "*) set -- "$@" --mark-first ;;
+        esac
+    "#;
+    let stage = Stage::new(&lab).with_lab(wrongs);
+    stage.play("sweep --rows 1 --strategy confirm-then-mark").exits(1).ends_in("5 kills proved of 5 passages: REFUTED");
+    stage.ends();
+}
+
+#[test]
+fn a_kill_that_misses_makes_a_sweep_inconclusive() {
+    let lab = Lab::new();
+    // Dead of itself before the kill, though it said HOLD.
+    let dies = r#"
+        case "$*" in
+          *--hold-at*)
+            echo "[publish] HOLD at somewhere; kill -9 me"
+            exit 0
+            ;;
+        esac
+    "#;
+    let stage = Stage::new(&lab).with_lab(dies);
+    let ended = stage.play("sweep --rows 1 --strategy outbox-write").exits(3);
+    ended
+        .says("did not die of the kill")
+        .ends_in("0 kills proved of 3 passages: INCONCLUSIVE: 3 kills were not proved");
+    stage.ends();
+}
+
+#[test]
+fn an_unknown_strategy_lists_the_known_ones() {
+    let lab = Lab::new();
+    let ended = lab.run("sweep --strategy luck").exits(2);
+    for name in ["write-then-send", "send-then-write", "outbox-write", "confirm-then-mark", "mark-then-send"] {
+        assert!(ended.stderr.contains(name), "{ended:?}");
+    }
+    lab.run("sweep --rows 0").exits(2);
+    lab.run("sweep --rows 1001").exits(2);
+}
+
+#[test]
+fn a_second_run_in_one_lab_directory_says_that_there_is_a_first() {
+    let lab = Lab::new();
+    // A first run that waits for ever in its calibration.
+    let waits = r#"
+        case "$*" in
+          *--trace*) echo waits >"$here/waits"; sleep 600 & wait ;;
+        esac
+    "#;
+    let stage = Stage::new(&lab).with_lab(waits);
+    let first = Held::start("sweep", stage.lab_command("sweep"));
+    crate::support::wait_for("the first run", || lab.path("waits").exists().then_some(()));
+    lab.run("sweep").exits(4).says(&format!("another run is at play in the lab directory .lab: pid {}", first.pid()));
+    lab.run("run unique-event-id").exits(4).says("another run is at play");
+    first.signal(nix::sys::signal::Signal::SIGINT);
+    assert_eq!(first.end().code, Some(130));
+    stage.ends();
+}
