@@ -6,10 +6,11 @@ mod read;
 mod serve;
 mod topic;
 
-use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -111,6 +112,34 @@ impl Cluster {
 
     fn is_embedded(&self) -> bool {
         matches!(self, Self::Embedded(_))
+    }
+}
+
+/// A client that is dropped in a thread of its own: joining its threads takes 100 ms, which no command waits for. One that
+/// ends takes the thread with it; one that goes on (a sweep) keeps no client that it no longer needs.
+struct Parting<T: Send + 'static>(Option<T>);
+
+impl<T: Send> Parting<T> {
+    fn new(client: T) -> Self {
+        Self(Some(client))
+    }
+}
+
+impl<T: Send> Deref for Parting<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &self.0 {
+            Some(client) => client,
+            None => unreachable!("it is taken only when it is dropped"),
+        }
+    }
+}
+
+impl<T: Send> Drop for Parting<T> {
+    fn drop(&mut self) {
+        let client = self.0.take();
+        thread::spawn(move || drop(client));
     }
 }
 
@@ -276,8 +305,7 @@ pub enum SendError {
 
 /// Sends events, one at a time.
 pub struct Publisher {
-    /// Never dropped: joining the client's threads takes 100 ms, and the process ends anyway.
-    producer: ManuallyDrop<ThreadedProducer<Reports>>,
+    producer: Parting<ThreadedProducer<Reports>>,
     topic: String,
     incarnation: Incarnation,
 }
@@ -311,7 +339,7 @@ impl Publisher {
         }
         let reports = Reports { on_wire, ..Reports::default() };
         let config = client_config(lab, cluster.servers(), &settings);
-        let producer = ManuallyDrop::new(create::<_, ThreadedProducer<_>>(&config, reports)?);
+        let producer = Parting::new(create::<_, ThreadedProducer<_>>(&config, reports)?);
         if let Err(error) = producer.client().fetch_metadata(Some(&lab.topic), ANSWER_TIMEOUT) {
             return Err(no_answer(cluster.servers(), &error, producer.client().context()));
         }

@@ -209,6 +209,9 @@ pub enum Command {
         /// Rows that each strategy works on, 1 to 1000
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         rows: u32,
+        /// Only so many kills of a bare loop, for scripts/bench.sh to measure the sweep against
+        #[arg(long, hide = true)]
+        bare: Option<u32>,
     },
     /// The embedded broker
     #[command(subcommand, subcommand_required = true)]

@@ -86,7 +86,7 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
         Command::List => list::list(out),
         Command::Explain { name } => list::explain(name, out),
         Command::Run { names } => play::run(lab, names, out),
-        Command::Sweep { strategy, rows } => sweep::run(lab, strategy, *rows, out),
+        Command::Sweep { strategy, rows, bare } => sweep::run(lab, strategy, *rows, *bare, out),
         Command::Broker(command) => broker::run(lab, command, out),
         Command::Clean => clean::run(lab, out),
     }

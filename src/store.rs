@@ -96,16 +96,6 @@ impl Store {
         ))
     }
 
-    /// Leaves everything in the file itself, so that the file alone can be copied.
-    ///
-    /// # Errors
-    /// Another connection is at the database.
-    pub fn into_one_file(self) -> Result<()> {
-        let mode: String = self.db.query_row("PRAGMA journal_mode = DELETE", (), |row| row.get(0))?;
-        anyhow::ensure!(mode == "delete", "the -wal cannot be folded in: journal mode {mode}");
-        Ok(())
-    }
-
     /// The write transaction in which a loan and its event stand or fall together. `BEGIN IMMEDIATE`: a
     /// deferred one that turns to writing fails at once when another has written, whatever the timeout.
     ///

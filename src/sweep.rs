@@ -11,15 +11,17 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 pub use self::matrix::{Found, Nature, Row, head, judge};
-use crate::broker::{Cluster, Ending, Reader, Watch};
+use crate::broker::{Cluster, Ending, InFlight, Publisher, Reader, Watch};
 use crate::crash::{CrashPoint, HoldAt};
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
+use crate::output::hint;
 use crate::reconcile::Reconciliation;
 use crate::store::Store;
 use crate::trial::{Left, Receipt, process};
@@ -126,12 +128,12 @@ struct Job {
 }
 
 impl Sweep<'_> {
-    /// Plays it, and returns the rows of the matrix. Kills that are not proved are missing from their rows; why, is told on
+    /// Plays it. Kills that are not proved are missing from their rows; why, is told on
     /// standard error.
     ///
     /// # Errors
     /// A strategy cannot be calibrated, or the lab cannot play at all.
-    pub fn play(&self) -> Result<Vec<Row>> {
+    pub fn play(&self) -> Result<Swept> {
         let mut rows = Vec::new();
         let mut jobs = Vec::new();
         let bench = Bench::new(self, 0)?;
@@ -144,22 +146,75 @@ impl Sweep<'_> {
                 jobs.extend((1..=passages).map(|nth| Job { row, strategy, at: HoldAt { point, nth } }));
             }
         }
+        let benches = self.benches(bench, jobs.len())?;
         let rows = Mutex::new(rows);
-        let next = AtomicUsize::new(0);
-        let workers = thread::available_parallelism().map_or(1, usize::from).min(jobs.len().max(1));
-        let (jobs, rows_of_all, next) = (&jobs, &rows, &next);
-        thread::scope(|scope| -> Result<()> {
-            let others: Vec<_> = (1..workers)
-                .map(|nth| scope.spawn(move || Bench::new(self, nth)?.work(jobs, next, rows_of_all)))
-                .collect();
-            bench.work(jobs, next, rows_of_all)?;
-            others.into_iter().try_for_each(|worker| match worker.join() {
-                Ok(done) => done,
-                Err(_) => anyhow::bail!("a worker of the sweep died"),
-            })
-        })?;
-        Ok(rows.into_inner().unwrap_or_else(PoisonError::into_inner))
+        let begun = Instant::now();
+        side_by_side(&benches, &jobs, &|bench, job| bench.work(*job, &rows))?;
+        let seconds = begun.elapsed().as_secs_f64();
+        benches.iter().try_for_each(|bench| process::clean(&bench.lab))?;
+        Ok(Swept { rows: rows.into_inner().unwrap_or_else(PoisonError::into_inner), seconds })
     }
+
+    /// The bare loop that a sweep is measured against: spawn, commit, acknowledgement, kill, and nothing else. Returns the
+    /// seconds that it took.
+    ///
+    /// # Errors
+    /// The lab cannot play at all.
+    pub fn bare(&self, kills: u32) -> Result<f64> {
+        let jobs: Vec<u32> = (0..kills).collect();
+        let benches = self.benches(Bench::new(self, 0)?, jobs.len())?;
+        let begun = Instant::now();
+        side_by_side(&benches, &jobs, &|bench, _| {
+            process::hold(&bench.lab, "naive --hold-at after-ack")?.kill().map(|_| ())
+        })?;
+        let seconds = begun.elapsed().as_secs_f64();
+        benches.iter().try_for_each(|bench| process::clean(&bench.lab))?;
+        Ok(seconds)
+    }
+
+    /// As many benches as there are cores, or jobs if those are fewer.
+    fn benches<'a>(&'a self, first: Bench<'a>, jobs: usize) -> Result<Vec<Bench<'a>>> {
+        let workers = thread::available_parallelism().map_or(1, usize::from).min(jobs.max(1));
+        let mut benches = vec![first];
+        for nth in 1..workers {
+            benches.push(Bench::new(self, nth)?);
+        }
+        Ok(benches)
+    }
+}
+
+/// Works jobs off, a thread for each bench.
+fn side_by_side<J: Sync>(
+    benches: &[Bench],
+    jobs: &[J],
+    work: &(impl Fn(&Bench, &J) -> Result<()> + Sync),
+) -> Result<()> {
+    let next = &AtomicUsize::new(0);
+    let work_off = move |bench: &Bench| -> Result<()> {
+        loop {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            progress(nth.min(jobs.len()), jobs.len());
+            match jobs.get(nth) {
+                Some(job) => work(bench, job)?,
+                None => return Ok(()),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = benches.iter().map(|bench| scope.spawn(move || work_off(bench))).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(done) => done,
+            Err(_) => anyhow::bail!("a worker of the sweep died"),
+        })
+    })
+}
+
+/// What a sweep comes to.
+pub struct Swept {
+    /// The matrix.
+    pub rows: Vec<Row>,
+    /// How long the kills took, calibration not counted.
+    pub seconds: f64,
 }
 
 /// Where one worker plays: a lab directory of its own with a broker of its own, a database and a topic for each trial.
@@ -192,24 +247,16 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Works off the jobs, and gives back what this bench holds.
-    fn work(&self, jobs: &[Job], next: &AtomicUsize, rows: &Mutex<Vec<Row>>) -> Result<()> {
-        loop {
-            let nth = next.fetch_add(1, Ordering::Relaxed);
-            progress(nth.min(jobs.len()), jobs.len());
-            let Some(job) = jobs.get(nth) else { break };
-            match self.kill(*job) {
-                Ok(found) => rows.lock().unwrap_or_else(PoisonError::into_inner)[job.row].add_kill(&found),
-                Err(error) => {
-                    let failure = Failure::from(error);
-                    if failure.exit != Exit::Inconclusive {
-                        return Err(failure.into());
-                    }
-                    crate::output::hint(&format!("{} at {}: {failure}", job.strategy.name(), job.at));
-                }
+    /// One job; a kill that is not proved is told of, and missing from its row.
+    fn work(&self, job: Job, rows: &Mutex<Vec<Row>>) -> Result<()> {
+        match self.kill(job).map_err(Failure::from) {
+            Ok(found) => rows.lock().unwrap_or_else(PoisonError::into_inner)[job.row].add_kill(&found),
+            Err(failure) if failure.exit == Exit::Inconclusive => {
+                hint(&format!("{} at {}: {failure}", job.strategy.name(), job.at));
             }
+            Err(failure) => return Err(failure.into()),
         }
-        process::clean(&self.lab)
+        Ok(())
     }
 
     /// Runs a strategy without a kill: what is left must be clean, and the points that it passed are counted.
@@ -228,13 +275,15 @@ impl<'a> Bench<'a> {
         }
         self.drain(strategy, &lab)?;
         let mut control = Row::new(strategy.name(), None, 0);
-        control.found = self.look(strategy, &lab)?;
+        control.found = self.look(strategy, &mut Store::open(&lab.db)?, &lab)?;
         Ok((control, points))
     }
 
     /// One trial: hold, kill, restart, drain, reconcile.
     fn kill(&self, job: Job) -> Result<Found> {
         let lab = self.trial(job.strategy)?;
+        // Open from first to last: whoever closes a database last folds its -wal in, which takes longer than the trial.
+        let mut store = Store::open(&lab.db)?;
         let line = format!("{} --hold-at {}", job.strategy.command(self.sweep.rows), job.at);
         let held = process::hold(&lab, &line)?;
         let in_flight = if job.at.point == CrashPoint::Sent { "one record" } else { "nothing" };
@@ -243,15 +292,15 @@ impl<'a> Bench<'a> {
             let sent = i64::from(job.at.nth);
             process::wait_for("the record of a held process", || Ok(self.watch.end(&lab.topic)? >= sent))?;
         }
-        let before = self.left(&lab)?;
+        let before = self.left(&store, &lab)?;
         let at = held.at().to_owned();
         let (pid, signal) = held.kill()?;
-        let after = self.left(&lab)?;
+        let after = self.left(&store, &lab)?;
         let trial = job.strategy.name().to_owned();
         Receipt { trial, at, pid, signal, in_flight: in_flight.to_owned(), before, after }.append(&self.receipts)?;
         let restart = job.strategy.restarted_by(self.sweep.rows);
         process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
-        let found = self.look(job.strategy, &lab);
+        let found = self.look(job.strategy, &mut store, &lab);
         remove_database(&lab.db);
         found
     }
@@ -277,10 +326,23 @@ impl<'a> Bench<'a> {
         // Before anybody asks for its end: the embedded broker would make it with four partitions.
         self.cluster.ensure_topic(&lab)?;
         if strategy.is_consumer() {
-            let line = format!("publish {}", self.sweep.rows);
-            process::run(&lab, &line)?.expect(&line, Exit::Done)?;
+            self.publish(&lab)?;
         }
         Ok(lab)
+    }
+
+    /// What a relay has done before a consumer comes: every row sent and marked.
+    fn publish(&self, lab: &Lab) -> Result<()> {
+        let store = Store::open(&lab.db)?;
+        let publisher = Publisher::connect(lab, None, false)?;
+        for row in store.pending(i64::MIN, self.sweep.rows)? {
+            let sent = publisher.send(&row.event, &row.event.event_id).and_then(InFlight::acknowledged);
+            sent.map_err(|error| {
+                Failure::inconclusive(format!("a trial could not be prepared: {error:?}"), "sweep again")
+            })?;
+            store.mark(row.id)?;
+        }
+        Ok(())
     }
 
     fn template(&self, strategy: Strategy) -> PathBuf {
@@ -288,7 +350,7 @@ impl<'a> Bench<'a> {
         self.lab.dir.join(if written { "written.template" } else { "empty.template" })
     }
 
-    /// A database that is copied for each trial: made once, and everything in the file itself.
+    /// A database that is copied for each trial. Whoever closed it last has left everything in the file itself.
     fn make_template(&self, strategy: Strategy) -> Result<()> {
         let path = self.template(strategy);
         if path.exists() {
@@ -296,21 +358,18 @@ impl<'a> Bench<'a> {
         }
         let lab = Lab { db: path.clone(), ..self.lab.clone() };
         match strategy.prepared_by(self.sweep.rows).first() {
-            Some(line) => process::run(&lab, line)?.expect(line, Exit::Done)?,
-            None => drop(Store::make(&path)?),
+            Some(line) => process::run(&lab, line)?.expect(line, Exit::Done),
+            None => Store::make(&path).map(drop),
         }
-        Store::open(&path)?.into_one_file()
     }
 
-    fn left(&self, lab: &Lab) -> Result<Left> {
-        let store = Store::open(&lab.db)?;
+    fn left(&self, store: &Store, lab: &Lab) -> Result<Left> {
         let records = Some(self.watch.end(&lab.topic)?.unsigned_abs());
         Ok(Left { counts: store.counts()?, effects: store.effect_count()?, records })
     }
 
     /// Database against topic, and effects against both.
-    fn look(&self, strategy: Strategy, lab: &Lab) -> Result<Found> {
-        let mut store = Store::open(&lab.db)?;
+    fn look(&self, strategy: Strategy, store: &mut Store, lab: &Lab) -> Result<Found> {
         let (loans, outbox) = store.snapshot()?;
         let mut records = Vec::new();
         if let Some(reader) = Reader::find(lab)? {

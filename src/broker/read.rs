@@ -1,7 +1,6 @@
 //! Reads a topic to its end: partition by partition, in offset order, up to the high watermarks that were
 //! there when the reading began.
 
-use std::mem::ManuallyDrop;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{ANSWER_TIMEOUT, Cluster, Reports, client_config, create, no_answer, reason, topic};
+use super::{ANSWER_TIMEOUT, Cluster, Parting, Reports, client_config, create, no_answer, reason, topic};
 use crate::event::{Incarnation, Position, Record};
 use crate::failure::Failure;
 use crate::lab::Lab;
@@ -36,12 +35,11 @@ pub enum Ending {
     Short { partition: i32, read_to: i64, end: i64, why: String },
 }
 
-/// Never dropped: closing it takes 100 ms, and the process ends anyway.
-type LastingConsumer = ManuallyDrop<BaseConsumer<Reports>>;
+type PartingConsumer = Parting<BaseConsumer<Reports>>;
 
 /// A topic that exists, ready to be read.
 pub struct Reader {
-    consumer: LastingConsumer,
+    consumer: PartingConsumer,
     config: ClientConfig,
     topic: String,
     partitions: Vec<i32>,
@@ -261,7 +259,7 @@ impl Reader {
 
 /// Asks for the ends of topics, over one connection that lasts.
 pub struct Watch {
-    consumer: LastingConsumer,
+    consumer: PartingConsumer,
 }
 
 impl Watch {
@@ -286,8 +284,8 @@ impl Watch {
     }
 }
 
-fn connect(config: &ClientConfig) -> Result<LastingConsumer> {
-    Ok(ManuallyDrop::new(create(config, Reports::default())?))
+fn connect(config: &ClientConfig) -> Result<PartingConsumer> {
+    Ok(Parting::new(create(config, Reports::default())?))
 }
 
 /// What the client has to complain about waits in its queue, and comes out only by polling.

@@ -12,7 +12,6 @@
 
 use std::fs;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,7 +21,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, Top
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::{ANSWER_TIMEOUT, Reports, client_config, create, no_answer, no_answer_but};
+use super::{ANSWER_TIMEOUT, Parting, Reports, client_config, create, no_answer, no_answer_but};
 use crate::event::Incarnation;
 use crate::failure::Failure;
 use crate::lab::Lab;
@@ -173,8 +172,7 @@ impl Record {
 }
 
 struct Admin {
-    /// Never dropped: joining its thread takes 100 ms, and the process ends anyway.
-    client: ManuallyDrop<AdminClient<Reports>>,
+    client: Parting<AdminClient<Reports>>,
     servers: String,
     cluster: String,
 }
@@ -182,7 +180,7 @@ struct Admin {
 impl Admin {
     fn connect(lab: &Lab, servers: &str) -> Result<Self> {
         let config = client_config(lab, servers, &[]);
-        let client = ManuallyDrop::new(create::<_, AdminClient<_>>(&config, Reports::default())?);
+        let client = Parting::new(create::<_, AdminClient<_>>(&config, Reports::default())?);
         // The id comes with the metadata, and so do the reasons why none comes.
         exists(servers, client.inner(), &lab.topic)?;
         let cluster = cluster_id(servers, client.inner())?;

@@ -7,26 +7,33 @@ use clap::ValueEnum;
 
 use crate::failure::Exit;
 use crate::lab::Lab;
-use crate::output::{Line, Output};
+use crate::output::{Line, Output, hint};
 use crate::presence::enter_to_play;
-use crate::sweep::{Strategy, Sweep, head, judge};
+use crate::sweep::{Strategy, Sweep, Swept, head, judge};
 use crate::trial::process::on_interrupt;
 use crate::verdict::Verdict;
 
-pub(super) fn run(lab: &Lab, strategies: &[Strategy], rows: u32, out: &Output) -> Result<Exit> {
+pub(super) fn run(lab: &Lab, strategies: &[Strategy], rows: u32, bare: Option<u32>, out: &Output) -> Result<Exit> {
     on_interrupt()?;
     let _alone = enter_to_play(lab)?;
     let strategies = if strategies.is_empty() { Strategy::value_variants() } else { strategies };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let suffix = format!("{now}-{}", std::process::id());
-    let matrix = Sweep { lab, strategies, rows, suffix: &suffix }.play()?;
+    let sweep = Sweep { lab, strategies, rows, suffix: &suffix };
+    if let Some(kills) = bare {
+        let seconds = sweep.bare(kills)?;
+        hint(&format!("{kills} kills in {seconds:.3} s, {:.0} a second", f64::from(kills) / seconds));
+        return Ok(Exit::Done);
+    }
+    let Swept { rows: matrix, seconds } = sweep.play()?;
     out.told(&head())?;
     for row in &matrix {
         out.line(&Line::Swept(row))?;
     }
     let natures: Vec<_> = strategies.iter().map(|strategy| (strategy.name(), strategy.nature())).collect();
     let verdict = judge(&matrix, &natures);
-    let kills = matrix.iter().map(|row| row.kills).sum();
+    let kills: u32 = matrix.iter().map(|row| row.kills).sum();
+    hint(&format!("{kills} kills in {seconds:.3} s, {:.0} a second", f64::from(kills) / seconds));
     let passages = matrix.iter().map(|row| row.passages).sum();
     out.line(&Line::SweptAll { kills, passages, verdict: &verdict })?;
     Ok(Verdict::exit_of(&[verdict]))
