@@ -69,8 +69,15 @@ pub(super) fn incarnation(lab: &Lab, servers: &str) -> Result<Incarnation> {
 
 /// The cluster's own id. It names a folder, too.
 fn cluster_id(servers: &str, client: &Client<Reports>) -> Result<String> {
-    let id = client.fetch_cluster_id(ANSWER_TIMEOUT).map(|id| id.replace('/', "_"));
-    id.ok_or_else(|| no_answer_but(servers, "it does not say which cluster it is"))
+    match client.fetch_cluster_id(ANSWER_TIMEOUT) {
+        // It knows none of the requests about topics, and would leave them without an answer.
+        Some(id) if id.starts_with("mockCluster") => Err(Failure::failed(
+            format!("{servers} is the embedded broker of a lab, not a Kafka"),
+            "leave out --bootstrap and KAFKA_BOOTSTRAP, and name that lab's directory: --dir DIR",
+        )),
+        Some(id) => Ok(id.replace('/', "_")),
+        None => Err(no_answer_but(servers, "it does not say which cluster it is")),
+    }
 }
 
 /// Is the topic there? Asked for as one of all: asking for it by name would make it where the cluster makes

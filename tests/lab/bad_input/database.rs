@@ -85,7 +85,9 @@ fn a_database_that_was_cut_short_is_refused_and_stays_as_it_is() {
             0..100 => "is not an SQLite database".to_owned(),
             _ => format!("is damaged: it says that it has {} bytes, and has {length}", whole.len()),
         };
-        for command in MAKERS.iter().chain(&READERS).chain(&["consume"]) {
+        // A file that seems cut is looked at for a while, so not every command has its turn at every length.
+        let every: Vec<_> = MAKERS.into_iter().chain(READERS).chain(["consume"]).collect();
+        for command in if length == whole.len() / 2 { &every[..] } else { &["verify", "write 1"] } {
             refused(&lab, &format!("--db data/cut.db {command}"), 4).says(&reason).names_next_step();
             assert!(content(&lab.path("data")) == before, "{command} changed a file of {length} bytes");
         }

@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::bad_input::refused;
 use crate::support::Lab;
 
 /// Addresses where no Kafka answers, each for another reason, for as long as the value lives.
@@ -102,4 +103,20 @@ fn one_server_of_several_is_enough() {
     let (servers, topic) = lab.kafka.clone().unwrap();
     lab.kafka = Some((format!("{},{servers}", strangers.servers[0]), topic));
     lab.ok("reconcile --expect 1/1/1/1");
+}
+
+#[test]
+fn an_embedded_broker_is_not_taken_for_a_kafka() {
+    let lab = Lab::new();
+    lab.ok("write 3");
+    lab.ok("publish 1");
+    let up = lab.ok("broker status");
+    let broker = up.trim().strip_prefix("[broker] up ").unwrap();
+    for command in ["publish 1", "consume", "reconcile", "naive", "reset"] {
+        refused(&lab, &format!("--bootstrap {broker} {command}"), 4)
+            .says(&format!("{broker} is the embedded broker of a lab, not a Kafka"))
+            .names_next_step()
+            .says("--dir");
+    }
+    lab.ok("reconcile --expect 3/3/1/1");
 }
