@@ -59,13 +59,13 @@ play() {
   build
 
   # Trapped, so that they wait for the scenario, which cleans up behind itself in the folder that the exit removes. Before
-  # there is a folder: one that came in between would leave it behind.
+  # there is a folder, and while mktemp has not told its name: one that came in between would leave it behind.
   work=
   trap remove_work EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM
   trap 'exit 129' HUP
-  if ! work=$(mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") || ! mkdir "$work/play"; then
+  if ! work=$(trap '' INT TERM HUP && mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") || ! mkdir "$work/play"; then
     echo "FAIL: there is no folder to play in; TMPDIR names another place for it"
     exit 4
   fi
