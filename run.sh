@@ -7,7 +7,16 @@ set -euo pipefail
 # With it `cd` may go to another folder, and prints where it went.
 unset CDPATH
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# Called by a link, it is still the script of its own project.
+self=${BASH_SOURCE[0]}
+while [ -L "$self" ]; do
+  link=$(readlink "$self")
+  case $link in
+    /*) self=$link ;;
+    *) self=$(dirname "$self")/$link ;;
+  esac
+done
+root=$(cd "$(dirname "$self")" && pwd)
 
 # need TOOL WHAT DEBIAN FEDORA MACOS: names a missing tool, and the command that installs it.
 need() {
@@ -109,24 +118,25 @@ compare() {
   diff -u "$root/expected/chapter.txt" "$transcript"
 }
 
-# The book starts a Java class: `./run.sh -Doutbox.db=PATH OutboxLab COMMAND` is `./run.sh --db PATH COMMAND`.
+# The book starts a Java class: `./run.sh -Doutbox.db=PATH OutboxLab COMMAND` is `./run.sh --db PATH COMMAND`. Only what
+# stands in front is the book's; the rest is the lab's own command line, whatever words are in it.
 run_command() {
-  local args=()
+  local book=()
   while [ $# -gt 0 ]; do
     case $1 in
-      -Doutbox.db=*) args+=(--db "${1#-Doutbox.db=}") ;;
+      -Doutbox.db=*) book+=(--db "${1#-Doutbox.db=}") ;;
       -D*)
         echo "run.sh: the lab has no property $1; of the book's it knows -Doutbox.db=PATH" >&2
         exit 2
         ;;
       OutboxLab) ;;
-      *) args+=("$1") ;;
+      *) break ;;
     esac
     shift
   done
   build
   # In this process's place: so the pid that is killed is the lab's.
-  exec "$lab" ${args[@]+"${args[@]}"}
+  exec "$lab" ${book[@]+"${book[@]}"} "$@"
 }
 
 case ${1:-} in

@@ -25,9 +25,10 @@ scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 lab=${OUTBOX_LAB_BIN:-$scripts/../target/release/outbox-lab}
 db=${OUTBOX_LAB_DB:-${OUTBOX_LAB_DIR:-.lab}/outbox.db}
 
-# Both are read whole before anything is counted, so that a failure ends this script and is not counted as 0.
+# Both are read whole before anything is counted, so that a failure ends this script and is not counted as 0. As JSON a
+# record is one line, whatever is in it.
 counts=$("$lab" verify)
-records=$("$lab" consume)
+records=$("$lab" --json consume)
 
 # -init: whatever ~/.sqliterc says about headers and columns.
 rows() { sqlite3 -batch -init /dev/null -readonly "$db" "SELECT count(*) FROM $1"; }
@@ -46,11 +47,12 @@ if [ "$from_verify" = yes ]; then
   outbox=$(sed -n 's/.* outbox=\([0-9]*\).*/\1/p' <<<"$counts")
 fi
 
-# The key, which is the event id, stands before the first comma. A record without one is a record all the same.
-ids=$(sed -n 's/,.*//p' <<<"$records")
+# The event id is in the header `id`. A record without one is a record all the same, and of no event.
+ids=$(sed -n 's/.*"headers":\[\["id","\([^"]*\)"\].*/\1/p' <<<"$records")
 lines() { grep -c . || true; }
 total=$(lines <<<"$records")
 distinct=$(sort -u <<<"$ids" | lines)
+with_id=$(lines <<<"$ids")
 
 echo "business rows       $business"
 echo "outbox rows         $outbox"
@@ -62,8 +64,12 @@ sort <<<"$ids" | uniq -c | while read -r times id; do
   fi
 done
 
+if [ "$with_id" -ne "$total" ]; then
+  echo "without event id    $((total - with_id))"
+fi
+
 found=$business/$outbox/$total/$distinct
-if [ "$found" != "$expected" ]; then
+if [ "$found" != "$expected" ] || [ "$with_id" -ne "$total" ]; then
   echo "MISMATCH: expected $expected, found $found"
   exit 1
 fi

@@ -15,8 +15,14 @@ case $lab in
   /*) ;;
   # As the caller meant it, whose folder is left now.
   */*) lab=$PWD/$lab ;;
+  *) lab=$(command -v "$lab") ;;
 esac
 cd "${1:?usage: scripts/scenario.sh FOLDER}"
+
+# So that each command runs as it is shown.
+mkdir bin
+ln -s "$lab" bin/outbox-lab
+PATH=$PWD/bin:$PATH
 
 # The lab directory is .lab in this folder, whatever the caller's own is.
 unset OUTBOX_LAB_DIR OUTBOX_LAB_DB
@@ -44,10 +50,6 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-outbox-lab() {
-  "$lab" "$@"
-}
-
 # show COMMAND…: prints the command as it would be typed, and runs it.
 show() {
   echo "\$ $*"
@@ -59,8 +61,7 @@ hold() {
   echo "\$ $*"
   rm -f output
   mkfifo output
-  # The lab itself, and not a shell around it: the pid is to be the lab's.
-  "$lab" "${@:2}" >output &
+  "$@" >output &
   held=$!
   local line reached=no
   # The deadline is only for a process that neither holds nor ends.

@@ -5,14 +5,21 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::crash::HoldAt;
+use crate::lab::Lab;
+use crate::reconcile::Tally;
 
 /// What a clap help ends with.
 const AFTER_HELP: &str = "\
-Exit codes: 0 done, and what was expected; 1 done, and not what was expected; 2 usage; 3 inconclusive;
-4 the lab itself could not do it.
+Exit codes:
+  0  done, and what was expected
+  1  done, and not what was expected
+  2  usage
+  3  inconclusive
+  4  the lab itself could not do it
 
-The embedded broker speaks to clients built on librdkafka (kcat, confluent-kafka). Java clients and
-kafka-python 3 find no topic on it: for those, bring up a real Kafka with scripts/kafka.sh.";
+Clients built on librdkafka (kcat, confluent-kafka) can read the embedded broker.
+Java clients and kafka-python 3 find no topic on it: scripts/kafka.sh brings up a
+real Kafka for those.";
 
 /// A crash-injection lab for dual-write failure: a process writes to SQLite and to Kafka, dies by kill -9 between the
 /// two, and everything that is left is counted
@@ -23,17 +30,32 @@ pub struct Cli {
     #[command(flatten)]
     pub place: Place,
     /// One JSON object per line on standard output in place of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "The lab")]
     pub json: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
+/// What the lab's counting stands on: an acknowledgement that is one, a reader that reads everything and says when it
+/// cannot.
+const OWN_PROPERTIES: &[&str] = &[
+    "acks",
+    "request.required.acks",
+    "partitioner",
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "auto.offset.reset",
+    "enable.partition.eof",
+    "allow.auto.create.topics",
+];
+
 /// Where the lab is: the options that every command takes.
 #[derive(Args)]
+#[command(next_help_heading = "The lab")]
 pub struct Place {
-    /// The lab directory: database, embedded broker, records of runs
+    /// The lab directory: database, embedded broker, topics made
     #[arg(long, global = true, value_name = "DIR", env = "OUTBOX_LAB_DIR", default_value = ".lab")]
     pub dir: PathBuf,
     /// The business database [default: DIR/outbox.db]
@@ -50,10 +72,24 @@ pub struct Place {
     pub properties: Vec<(String, String)>,
 }
 
+impl From<&Place> for Lab {
+    fn from(place: &Place) -> Self {
+        Self {
+            dir: place.dir.clone(),
+            db: place.db.clone().unwrap_or_else(|| place.dir.join("outbox.db")),
+            topic: place.topic.clone(),
+            // An empty variable is one that is not set.
+            kafka: place.bootstrap.clone().filter(|servers| !servers.is_empty()),
+            properties: place.properties.clone(),
+        }
+    }
+}
+
 /// The option that stops a process at a crash point.
 #[derive(Args)]
-pub struct Holds {
-    /// Hold at a crash point, at its NTH passage (1 if not given), and wait for kill -9; may be repeated
+pub struct HoldArgs {
+    /// Hold at a crash point, at its NTH passage (1 if not given), and wait for kill -9; may be repeated. An
+    /// unknown POINT lists them all
     #[arg(long, value_name = "POINT[@NTH]")]
     pub hold_at: Vec<HoldAt>,
 }
@@ -61,29 +97,29 @@ pub struct Holds {
 /// How many.
 #[derive(Args)]
 pub struct Amount {
-    /// How many, 1 to 1000000
+    /// Transactions to make, or rows to send at the most: 1 to 1000000
     #[arg(value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub n: u32,
     /// Where to hold.
     #[command(flatten)]
-    pub holds: Holds,
+    pub holds: HoldArgs,
 }
 
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
     /// An empty schema and a fresh topic whose offsets start at 0
-    Reset(Holds),
+    Reset(HoldArgs),
     /// The counter-example: commit one loan, then send its event, with no outbox
-    Naive(Holds),
+    Naive(HoldArgs),
     /// naive, held after the commit and before the send
-    NaiveHold(Holds),
+    NaiveHold(HoldArgs),
     /// N transactions, each of one loan and its outbox row
     Write(Amount),
     /// write, held after the last commit
     WriteHold(Amount),
     /// The shared fate: a new loan and an event id that exists already, in one transaction
-    Rollback(Holds),
+    Rollback(HoldArgs),
     /// The book's relay: send up to N pending rows in id order, each acknowledged, then marked
     Publish {
         /// How many, and where to hold.
@@ -96,14 +132,14 @@ pub enum Command {
     /// publish with all marks put off, held after the acknowledgements and before the marks
     PublishHold(Amount),
     /// The four counts, from the database alone
-    Verify(Holds),
+    Verify(HoldArgs),
     /// The whole topic as key,payload lines, partition by partition in offset order
     Consume,
     /// Database against topic: counts, duplicates, orphan rows, phantom events, lost events
     Reconcile {
         /// Business rows, outbox rows, records and distinct event ids to find, as in 5/5/8/5
-        #[arg(long, value_name = "B/O/R/E", value_parser = four)]
-        expect: Option<[u64; 4]>,
+        #[arg(long, value_name = "B/O/R/E")]
+        expect: Option<Tally>,
     },
     /// The embedded broker
     #[command(subcommand, subcommand_required = true)]
@@ -142,7 +178,8 @@ fn topic(name: &str) -> Result<String, String> {
 fn servers(list: &str) -> Result<String, String> {
     let legal = |server: &str| {
         let (host, port) = server.rsplit_once(':')?;
-        (!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
+        let is_name = !host.is_empty() && !host.contains(|c: char| c == '/' || c.is_whitespace());
+        (is_name && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
     };
     if list.is_empty() || list.split(',').all(|server| legal(server).is_some()) {
         return Ok(list.to_owned());
@@ -152,13 +189,14 @@ fn servers(list: &str) -> Result<String, String> {
 
 fn property(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, as in -X security.protocol=SSL")?;
-    if matches!(key, "bootstrap.servers" | "metadata.broker.list") {
-        return Err("name the servers by --bootstrap".to_owned());
+    match key {
+        "bootstrap.servers" | "metadata.broker.list" => Err("name the servers by --bootstrap".to_owned()),
+        "message.timeout.ms" | "delivery.timeout.ms" if value.parse().is_ok_and(|ms: u32| ms == 0 || ms > 10_000) => {
+            Err("a send is waited for 10 s at the most, as in the book: 1 to 10000".to_owned())
+        }
+        key if OWN_PROPERTIES.contains(&key) || key.starts_with("test.") => {
+            Err("the lab stands on this one: it does not give it away".to_owned())
+        }
+        _ => Ok((key.to_owned(), value.to_owned())),
     }
-    Ok((key.to_owned(), value.to_owned()))
-}
-
-fn four(text: &str) -> Result<[u64; 4], String> {
-    let numbers: Option<Vec<u64>> = text.split('/').map(|number| number.parse().ok()).collect();
-    numbers.and_then(|numbers| numbers.try_into().ok()).ok_or_else(|| "write four numbers, as in 5/5/8/5".to_owned())
 }

@@ -1,43 +1,81 @@
-//! The commands, one file each: they bring store, broker and crash points together, and print.
+//! The commands, a file each: they bring store, broker and crash points together, and print.
 
 mod broker;
 mod clean;
 mod consume;
 mod naive;
+mod provenance;
 mod publish;
 mod reconcile;
 mod reset;
 mod rollback;
-mod topic;
 mod verify;
 mod write;
 
 use anyhow::Result;
 
-use crate::cli::{Cli, Command};
+use crate::broker::check_properties;
+use crate::cli::{Cli, Command, HoldArgs};
+use crate::crash::{CrashPoint, Holds};
 use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::Output;
+use crate::relay::Marking;
+use crate::store::in_words;
 
 /// Runs the command that was typed.
 ///
 /// # Errors
 /// It could not be done: see `Failure`.
 pub fn run(cli: &Cli, lab: &Lab) -> Result<Exit> {
+    lab.check()?;
+    check_properties(lab)?;
     let out = &Output::new(cli.json);
-    match &cli.command {
-        Command::Reset(holds) => reset::run(lab, &holds.hold_at, out),
-        Command::Naive(holds) => naive::run(lab, &holds.hold_at, false, out),
-        Command::NaiveHold(holds) => naive::run(lab, &holds.hold_at, true, out),
-        Command::Write(amount) => write::run(lab, amount, false, out),
-        Command::WriteHold(amount) => write::run(lab, amount, true, out),
-        Command::Rollback(holds) => rollback::run(lab, &holds.hold_at, out),
-        Command::Publish { amount, mark_first } => publish::publish(lab, amount, *mark_first, out),
-        Command::PublishHold(amount) => publish::publish_hold(lab, amount, out),
-        Command::Verify(holds) => verify::run(lab, &holds.hold_at, out),
+    dispatch(&cli.command, lab, out).map_err(|error| in_words(error, &lab.db))
+}
+
+fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
+    // Where the book holds, and has a line of its own for it.
+    let before_send = Some((CrashPoint::BeforeSend, 1));
+    let after_last_commit = |n| Some((CrashPoint::AfterCommit, n));
+    let before_marks = Some((CrashPoint::BeforeMark, 1));
+    match command {
+        Command::Reset(args) => held("reset", args, None, out, |holds| reset::run(lab, holds, out)),
+        Command::Naive(args) => held("naive", args, None, out, |holds| naive::run(lab, false, holds, out)),
+        Command::NaiveHold(args) => {
+            held("naive-hold", args, before_send, out, |holds| naive::run(lab, true, holds, out))
+        }
+        Command::Write(amount) => {
+            held("write", &amount.holds, None, out, |holds| write::run(lab, amount.n, holds, out))
+        }
+        Command::WriteHold(amount) => held("write-hold", &amount.holds, after_last_commit(amount.n), out, |holds| {
+            write::run(lab, amount.n, holds, out)
+        }),
+        Command::Rollback(args) => held("rollback", args, None, out, |holds| rollback::run(lab, holds, out)),
+        Command::Publish { amount, mark_first } => held("publish", &amount.holds, None, out, |holds| {
+            let marking = if *mark_first { Marking::BeforeEachSend } else { Marking::AfterEachAck };
+            publish::run(lab, amount.n, marking, holds, out)
+        }),
+        Command::PublishHold(amount) => held("publish-hold", &amount.holds, before_marks, out, |holds| {
+            publish::run(lab, amount.n, Marking::AfterAllAcks, holds, out)
+        }),
+        Command::Verify(args) => held("verify", args, None, out, |holds| verify::run(lab, holds, out)),
         Command::Consume => consume::run(lab, out),
         Command::Reconcile { expect } => reconcile::run(lab, *expect, out),
         Command::Broker(command) => broker::run(lab, command, out),
         Command::Clean => clean::run(lab, out),
     }
+}
+
+/// Runs a command that has crash points, and sees to it that a hold that was never reached does not pass.
+fn held(
+    command: &'static str,
+    args: &HoldArgs,
+    book: Option<(CrashPoint, u32)>,
+    out: &Output,
+    run: impl FnOnce(&mut Holds) -> Result<Exit>,
+) -> Result<Exit> {
+    let mut holds = Holds::new(command, &args.hold_at, book, out)?;
+    let exit = run(&mut holds)?;
+    Ok(holds.settle(exit))
 }

@@ -9,17 +9,20 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
 
 use crate::failure::{Exit, Failure};
 use crate::output::{BookHold, Line, Output, hint};
 
 /// A place where a lab process can die.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum CrashPoint {
-    /// reset: the topic is fresh, the schema still the old one
+    /// the topic is fresh, the schema still the old one
     AfterTopic,
-    /// verify: before it counts
+    /// the next step is the count
     BeforeCount,
     /// in the transaction, the loan row inserted
     AfterLoanRow,
@@ -31,13 +34,31 @@ pub enum CrashPoint {
     BeforeSend,
     /// handed to the Kafka client, not yet acknowledged; the client's own threads go on while it is held
     Sent,
-    /// the broker has acknowledged
+    /// acknowledged by the broker
     AfterAck,
     /// the next step is the transaction that marks a row as published
     BeforeMark,
-    /// that row is marked
+    /// marked as published
     AfterMark,
 }
+
+use CrashPoint::{
+    AfterAck, AfterCommit, AfterLoanRow, AfterMark, AfterOutboxRow, AfterTopic, BeforeCount, BeforeMark, BeforeSend,
+    Sent,
+};
+
+/// Which command passes which points, in the order in which it comes to them first.
+const POINTS: &[(&str, &[CrashPoint])] = &[
+    ("reset", &[AfterTopic]),
+    ("naive", &[AfterLoanRow, AfterCommit, BeforeSend, Sent, AfterAck]),
+    ("naive-hold", &[AfterLoanRow, AfterCommit, BeforeSend, Sent, AfterAck]),
+    ("write", &[AfterLoanRow, AfterOutboxRow, AfterCommit]),
+    ("write-hold", &[AfterLoanRow, AfterOutboxRow, AfterCommit]),
+    ("rollback", &[AfterLoanRow]),
+    ("publish", &[BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
+    ("publish-hold", &[BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
+    ("verify", &[BeforeCount]),
+];
 
 impl fmt::Display for CrashPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,13 +73,6 @@ pub struct HoldAt {
     pub point: CrashPoint,
     /// At which passage, from 1.
     pub nth: u32,
-}
-
-impl HoldAt {
-    /// The nth passage of a point.
-    pub fn new(point: CrashPoint, nth: u32) -> Self {
-        Self { point, nth }
-    }
 }
 
 impl fmt::Display for HoldAt {
@@ -84,12 +98,13 @@ impl FromStr for HoldAt {
     }
 }
 
-/// Every crash point with its meaning, a line each.
-pub fn catalogue() -> String {
+/// Every crash point with its meaning and the commands that pass it, a line each.
+fn catalogue() -> String {
     let row = |point: &CrashPoint| {
         let value = point.to_possible_value();
         let help = value.as_ref().and_then(|value| value.get_help()).map(ToString::to_string);
-        format!("  {point:<17} {}", help.unwrap_or_default())
+        let passed_by = POINTS.iter().filter(|(_, points)| points.contains(point)).map(|(command, _)| *command);
+        format!("  {point:<17} {} ({})", help.unwrap_or_default(), passed_by.collect::<Vec<_>>().join(", "))
     };
     CrashPoint::value_variants().iter().map(row).collect::<Vec<_>>().join("\n")
 }
@@ -101,6 +116,14 @@ pub fn prepare() {
     let _ = go_on().thread_block();
 }
 
+/// A SIGUSR1 that came before the hold was meant for another: it must not let this one go on. One more of the same
+/// kind makes certain that there is one to take away; signals of a kind do not queue.
+fn forget_early_signals() -> Result<()> {
+    kill(Pid::this(), Signal::SIGUSR1)?;
+    go_on().wait()?;
+    Ok(())
+}
+
 fn go_on() -> SigSet {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGUSR1);
@@ -108,100 +131,109 @@ fn go_on() -> SigSet {
 }
 
 /// The holds of one process: where to stop, and how often each point has been passed.
-pub struct Crash<'a> {
+pub struct Holds<'a> {
     command: &'static str,
     out: &'a Output,
-    wanted: Vec<HoldAt>,
-    book: Option<HoldAt>,
+    wanted: Vec<Hold>,
     passages: Vec<(CrashPoint, u32)>,
-    missed: Vec<HoldAt>,
 }
 
-impl<'a> Crash<'a> {
-    /// `command` has the crash points `points`; it is to stop at each of `wanted`, and with the book's words
-    /// at `book`.
+struct Hold {
+    at: HoldAt,
+    /// With the words that the book has for it?
+    in_book: bool,
+    reached: bool,
+}
+
+impl<'a> Holds<'a> {
+    /// `command` is to stop at each of `hold_at`, and with the book's words at `book`.
     ///
     /// # Errors
-    /// Usage, if a wanted point is not one of the command's: it would silently never be reached.
+    /// Usage, if one of `hold_at` is not a point of the command: it would silently never be reached.
     pub fn new(
         command: &'static str,
-        points: &[CrashPoint],
-        wanted: &[HoldAt],
-        book: Option<HoldAt>,
+        hold_at: &[HoldAt],
+        book: Option<(CrashPoint, u32)>,
         out: &'a Output,
     ) -> Result<Self> {
-        if let Some(hold) = wanted.iter().find(|hold| !points.contains(&hold.point)) {
+        let points = POINTS.iter().find(|(name, _)| *name == command).map_or(&[][..], |(_, points)| points);
+        if let Some(hold) = hold_at.iter().find(|hold| !points.contains(&hold.point)) {
             let names: Vec<_> = points.iter().map(ToString::to_string).collect();
             return Err(Failure::usage(
                 format!("{command} never reaches the crash point {}", hold.point),
                 format!("its crash points are {}", names.join(", ")),
             ));
         }
-        let missed = wanted.iter().copied().chain(book).collect();
-        Ok(Self { command, out, wanted: wanted.to_vec(), book, passages: Vec::new(), missed })
+        let book = book.map(|(point, nth)| HoldAt { point, nth });
+        // Asked for twice, one passage is still one hold; and the book's words go before the general ones.
+        let plain = hold_at.iter().copied().filter(|hold| Some(*hold) != book);
+        let wanted = book.map(|at| Hold { at, in_book: true, reached: false }).into_iter();
+        let wanted = wanted.chain(plain.map(|at| Hold { at, in_book: false, reached: false })).collect();
+        Ok(Self { command, out, wanted, passages: Vec::new() })
+    }
+
+    /// The command whose holds these are.
+    pub fn command(&self) -> &'static str {
+        self.command
     }
 
     /// Can this process be held at this point at all?
     pub fn may_hold_at(&self, point: CrashPoint) -> bool {
-        self.wanted.iter().any(|hold| hold.point == point)
+        self.wanted.iter().any(|hold| hold.at.point == point)
     }
 
     /// The process has come to `point`: if it is to stop here, it says so and waits to be killed.
     pub fn reached(&mut self, point: CrashPoint) -> Result<()> {
-        let here = self.pass(point);
-        self.hold_if_wanted(here)
+        self.reached_in_book(point, None)
     }
 
-    /// As [`Crash::reached`], for the three places where the book prints a HOLD line of its own.
-    pub fn reached_in_book(&mut self, point: CrashPoint, book: &BookHold) -> Result<()> {
+    /// As [`Holds::reached`], for the three places where the book prints a HOLD line of its own.
+    pub fn reached_in_book(&mut self, point: CrashPoint, book: Option<&BookHold>) -> Result<()> {
         let here = self.pass(point);
-        if self.book == Some(here) {
-            self.hold(here, Some(book))?;
-        }
-        self.hold_if_wanted(here)
+        let Some(hold) = self.wanted.iter_mut().find(|hold| hold.at == here) else { return Ok(()) };
+        hold.reached = true;
+        let book = book.filter(|_| hold.in_book);
+        forget_early_signals()?;
+        let pid = std::process::id();
+        // The hint first: whoever waits for the HOLD line may kill as soon as it is there.
+        hint(&format!("held at {here}, pid {pid}: kill -9 {pid} (or kill -USR1 {pid} to let it go on)"));
+        self.out.line(&Line::Hold { command: self.command, point, nth: here.nth, book })?;
+        // sigwait uses no processor. SIGKILL, Ctrl-C and SIGTERM end the process as they always do.
+        go_on().wait()?;
+        Ok(())
     }
 
     /// How a command that has come to its end exits: a hold that was asked for and never reached is
     /// inconclusive, since whoever asked for it wanted to kill there.
-    pub fn exit(&self) -> Exit {
-        for hold in &self.missed {
-            let times = self.times(hold.point);
+    pub fn settle(&self, exit: Exit) -> Exit {
+        let mut exit = exit;
+        for hold in self.wanted.iter().filter(|hold| !hold.reached) {
+            let times = self.passages.iter().find(|(point, _)| *point == hold.at.point).map_or(0, |(_, times)| *times);
             hint(&format!(
-                "{} ended without reaching {hold}: it came to {} {times} time{}. Nothing was held, nothing killed.",
+                "{} ended without reaching {}: it came to {} {times} time{}. Nothing was held, nothing killed.",
                 self.command,
-                hold.point,
+                hold.at,
+                hold.at.point,
                 if times == 1 { "" } else { "s" }
             ));
+            if exit == Exit::Done {
+                exit = Exit::Inconclusive;
+            }
         }
-        if self.missed.is_empty() { Exit::Done } else { Exit::Inconclusive }
-    }
-
-    fn times(&self, point: CrashPoint) -> u32 {
-        self.passages.iter().find(|(passed, _)| *passed == point).map_or(0, |(_, times)| *times)
+        exit
     }
 
     fn pass(&mut self, point: CrashPoint) -> HoldAt {
-        let nth = self.times(point) + 1;
-        self.passages.retain(|(passed, _)| *passed != point);
-        self.passages.push((point, nth));
+        let nth = match self.passages.iter_mut().find(|(passed, _)| *passed == point) {
+            Some((_, times)) => {
+                *times += 1;
+                *times
+            }
+            None => {
+                self.passages.push((point, 1));
+                1
+            }
+        };
         HoldAt { point, nth }
-    }
-
-    fn hold_if_wanted(&mut self, here: HoldAt) -> Result<()> {
-        if self.wanted.contains(&here) {
-            self.hold(here, None)?;
-        }
-        Ok(())
-    }
-
-    fn hold(&mut self, here: HoldAt, book: Option<&BookHold>) -> Result<()> {
-        self.missed.retain(|hold| *hold != here);
-        let pid = std::process::id();
-        // The hint first: whoever waits for the HOLD line may kill as soon as it is there.
-        hint(&format!("held at {here}, pid {pid}: kill -9 {pid} (or kill -USR1 {pid} to let it go on)"));
-        self.out.line(&Line::Hold { command: self.command, at: here.to_string(), book })?;
-        // sigwait uses no processor. SIGKILL, Ctrl-C and SIGTERM end the process as they always do.
-        go_on().wait()?;
-        Ok(())
     }
 }

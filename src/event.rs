@@ -1,6 +1,8 @@
-//! The nouns: a loan, the event that tells of it, and the record that an event becomes in Kafka.
+//! The nouns: a loan, the event that tells of it, its row in the outbox, and the record that it becomes in Kafka.
 
-use serde::Serialize;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 /// The business entity of the book: one copy of a book lent to one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,13 +16,16 @@ pub struct Loan {
     number: i64,
 }
 
+/// The book's first loan, L-1001, is of the copy B-101.
+const BOOKS_BEHIND_LOANS: i64 = 900;
+
 impl Loan {
     /// The loan with this number: 1001 is the first that the book writes.
     pub fn numbered(number: i64) -> Self {
         Self {
             loan_id: format!("L-{number}"),
-            book_id: format!("B-{}", number - 900),
-            member_id: format!("M-{}", number - 900),
+            book_id: format!("B-{}", number - BOOKS_BEHIND_LOANS),
+            member_id: format!("M-{}", number - BOOKS_BEHIND_LOANS),
             number,
         }
     }
@@ -55,10 +60,8 @@ pub const ID_HEADER: &str = "id";
 /// An event as it lies in Kafka. Other programs may have written it, so nothing in it is sure to be there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The partition, from 0.
-    pub partition: i32,
-    /// The offset in that partition. Offsets are not a count: a transaction's control records take some.
-    pub offset: i64,
+    /// Where it lies.
+    pub at: Position,
     /// The key as it was sent.
     pub key: Option<Vec<u8>>,
     /// The headers, in order.
@@ -83,11 +86,58 @@ impl Record {
     }
 }
 
+/// A row of the outbox: the intent to send an event. Pending until it is marked, then published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxRow {
+    /// The row's id, in the order of the inserts.
+    pub id: i64,
+    /// What is to be sent.
+    pub event: Event,
+    /// Marked?
+    pub published: bool,
+}
+
+/// The four counts of the book's `verify`, from the database alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Committed loans.
+    pub business_loan: u64,
+    /// Outbox rows, pending and published.
+    pub outbox: u64,
+    /// Outbox rows that are marked.
+    pub published: u64,
+    /// Outbox rows that are pending.
+    pub unpublished: u64,
+}
+
+/// One topic between one making and the next. The same name on another cluster, or made anew, is another incarnation and
+/// holds none of the old records. A database notes the one that its events go to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incarnation {
+    /// A real Kafka's cluster id; `None` is the embedded broker.
+    pub cluster: Option<String>,
+    /// The topic's name.
+    pub topic: String,
+    /// Which making of it: the embedded broker's generation, or on a real Kafka when the lab made it, in milliseconds
+    /// since 1970. `None` where somebody else did.
+    pub made: Option<String>,
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let made = self.made.as_deref().unwrap_or("by others");
+        match &self.cluster {
+            Some(cluster) => write!(f, "topic {} (made {made}) of the Kafka cluster {cluster}", self.topic),
+            None => write!(f, "topic {} of the embedded broker (generation {made})", self.topic),
+        }
+    }
+}
+
 /// Where an acknowledged record lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Position {
     /// The partition, from 0.
     pub partition: i32,
-    /// The offset in that partition.
+    /// The offset in that partition. Offsets are not a count: a transaction's control records take some.
     pub offset: i64,
 }

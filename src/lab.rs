@@ -1,21 +1,14 @@
-//! Where this run's database, broker and topic are, and who else is at work in the same lab directory.
+//! Where this run's database, broker and topic are.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::cli::Place;
 use crate::failure::Failure;
-use crate::lock::{Kind, LockFile};
-use crate::output::hint;
-
-/// How long a command waits for a `reset` that is at work, and a `reset` for commands that are just dying.
-const RESET_PATIENCE: Duration = Duration::from_secs(5);
-const DYING_PATIENCE: Duration = Duration::from_millis(300);
+use crate::lock::LockFile;
 
 /// One lab: a directory, a database, a broker and a topic.
 pub struct Lab {
@@ -31,16 +24,23 @@ pub struct Lab {
     pub properties: Vec<(String, String)>,
 }
 
+/// The files of the lab directory that are the lab's own.
+const OWN_FILES: &[&str] = &["alive.lock", "broker.lock", "broker.json", "broker.log"];
+
 impl Lab {
-    /// The lab that the options name.
-    pub fn new(place: &Place) -> Self {
-        Self {
-            dir: place.dir.clone(),
-            db: place.db.clone().unwrap_or_else(|| place.dir.join("outbox.db")),
-            topic: place.topic.clone(),
-            kafka: place.bootstrap.clone().filter(|servers| !servers.is_empty()),
-            properties: place.properties.clone(),
+    /// Refuses a database that would lie where the lab keeps something else.
+    ///
+    /// # Errors
+    /// Usage.
+    pub fn check(&self) -> Result<()> {
+        let name = self.db.file_name().and_then(|name| name.to_str());
+        if self.db.parent() == Some(&self.dir) && name.is_some_and(|name| OWN_FILES.contains(&name)) {
+            return Err(Failure::usage(
+                format!("{} is a file of the lab's own, and cannot be the database", self.db.display()),
+                "take another path with --db",
+            ));
         }
+        Ok(())
     }
 
     /// Makes the lab directory, readable by its owner only, and the folders above it.
@@ -54,7 +54,7 @@ impl Lab {
                 "take a directory of your own: --dir DIR, or OUTBOX_LAB_DIR",
             )
         };
-        if self.dir.is_dir() {
+        if self.has_dir()? {
             return Ok(());
         }
         if let Some(parent) = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -66,38 +66,32 @@ impl Lab {
         }
     }
 
-    /// Says that a command is alive in this lab directory, for as long as the value lives. Where there is no
-    /// directory there is nothing to reset either, so nothing to say.
+    /// Is there a lab directory?
     ///
     /// # Errors
-    /// A `reset` is at work here and does not end; or the directory cannot be written.
-    pub fn enter(&self) -> Result<Option<LockFile>> {
-        if !self.dir.is_dir() {
-            return Ok(None);
-        }
-        let alive = self.lock_file("alive.lock")?;
-        match wait_for(&alive, Kind::Shared, RESET_PATIENCE)? {
-            None => Ok(Some(alive)),
-            Some(pid) => Err(Failure::failed(
-                format!("a reset is at work in the lab directory {}: pid {pid}", self.dir.display()),
-                format!("let it end (if it is held: kill -9 {pid}), or take another --dir"),
+    /// Something else has its name.
+    pub fn has_dir(&self) -> Result<bool> {
+        match fs::metadata(&self.dir) {
+            Ok(found) if !found.is_dir() => Err(Failure::failed(
+                format!("the lab directory {} is no directory", self.dir.display()),
+                "name the right one: --dir DIR, or OUTBOX_LAB_DIR",
             )),
+            found => Ok(found.is_ok()),
         }
     }
 
-    /// As [`Lab::enter`], for the command that empties everything: alone or not at all.
+    /// Makes the folders above the database.
     ///
     /// # Errors
-    /// Another command of this lab directory is alive; its pid is named.
-    pub fn enter_alone(&self) -> Result<LockFile> {
-        let alive = self.lock_file("alive.lock")?;
-        match wait_for(&alive, Kind::Exclusive, DYING_PATIENCE)? {
-            None => Ok(alive),
-            Some(pid) => Err(Failure::failed(
-                format!("another command is alive in the lab directory {}: pid {pid}", self.dir.display()),
-                format!("let it end, or kill -9 {pid}; then type reset again. Nothing was changed"),
-            )),
-        }
+    /// They cannot be made.
+    pub fn make_folder_of_database(&self) -> Result<()> {
+        let Some(folder) = self.db.parent() else { return Ok(()) };
+        fs::create_dir_all(folder).map_err(|error| {
+            Failure::failed(
+                format!("the folder {} cannot be made ({error})", folder.display()),
+                "take another path with --db, or another lab directory with --dir",
+            )
+        })
     }
 
     /// Opens a lock file of the lab directory.
@@ -108,14 +102,26 @@ impl Lab {
         LockFile::open(&self.dir.join(name)).map_err(|error| self.not_writable(&error))
     }
 
-    /// Writes a file of the lab directory whole: no reader ever sees half of it.
+    /// Opens a lock file elsewhere.
+    ///
+    /// # Errors
+    /// Its folder cannot be written.
+    pub fn open_lock(&self, path: &Path) -> Result<LockFile> {
+        LockFile::open(path).map_err(|error| {
+            Failure::failed(
+                format!("the database {} cannot be written: its lock {} ({error})", self.db.display(), path.display()),
+                format!("allow it (chmod u+w {}*, and its folder), or take another path with --db", self.db.display()),
+            )
+        })
+    }
+
+    /// Writes a file below the lab directory whole: no reader ever sees half of it. The draft lies in the lab directory
+    /// itself, so that it never stands among files whose names mean something.
     ///
     /// # Errors
     /// The directory cannot be written.
     pub fn write_whole(&self, path: &Path, content: &[u8]) -> Result<()> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let draft = path.with_file_name(name);
+        let draft = self.dir.join(format!("draft.{}", std::process::id()));
         let write = || -> io::Result<()> {
             let mut file = fs::File::create(&draft)?;
             file.write_all(content)?;
@@ -130,25 +136,5 @@ impl Lab {
             format!("the lab directory {} cannot be written ({error})", self.dir.display()),
             format!("allow it (chmod u+rwx {}), or take another with --dir", self.dir.display()),
         )
-    }
-}
-
-/// Waits until the lock is there, and names who has it when patience ends.
-fn wait_for(lock: &LockFile, kind: Kind, patience: Duration) -> Result<Option<u32>> {
-    let deadline = Instant::now() + patience;
-    let mut told = false;
-    loop {
-        if lock.try_lock(kind)? {
-            return Ok(None);
-        }
-        let holder = lock.holder(kind)?;
-        if let Some(pid) = holder.filter(|_| Instant::now() >= deadline) {
-            return Ok(Some(pid));
-        }
-        if let Some(pid) = holder.filter(|_| kind == Kind::Shared && !told) {
-            hint(&format!("waiting for the reset of pid {pid}"));
-            told = true;
-        }
-        std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -10,6 +10,7 @@ mod failure;
 mod lab;
 mod lock;
 mod output;
+mod presence;
 mod reconcile;
 mod relay;
 mod store;
@@ -24,9 +25,8 @@ use crate::output::hint;
 fn main() {
     crash::prepare();
     let cli = Cli::parse();
-    let lab = Lab::new(&cli.place);
-    let exit = command::run(&cli, &lab).unwrap_or_else(|error| {
-        let failure = Failure::explain(error, &lab);
+    let exit = command::run(&cli, &Lab::from(&cli.place)).unwrap_or_else(|error| {
+        let failure = Failure::from(error);
         if !failure.is_silent() {
             hint(&failure.to_string());
         }

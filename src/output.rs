@@ -11,9 +11,10 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::event::{Position, Record};
+use crate::crash::{CrashPoint, HoldAt};
+use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
-use crate::reconcile::{Counts, Finding, Reconciliation};
+use crate::reconcile::{Finding, Reconciliation, Tally};
 
 /// A hint, a warning or an error, on standard error.
 pub fn hint(text: &str) {
@@ -38,15 +39,15 @@ impl Output {
     /// # Errors
     /// Standard output is closed or full.
     pub fn line(&self, line: &Line) -> Result<()> {
-        self.many(line)?;
+        self.buffered(line)?;
         self.flush()
     }
 
-    /// Prints one of many lines of a command that only reads; [`Output::flush`] sees the last ones out.
+    /// Prints a line of a command that only reads and has many; [`Output::flush`] sees them out.
     ///
     /// # Errors
     /// Standard output is closed or full.
-    pub fn many(&self, line: &Line) -> Result<()> {
+    pub fn buffered(&self, line: &Line) -> Result<()> {
         let mut out = self.out.borrow_mut();
         let written = if self.json {
             serde_json::to_vec(line).map_err(io::Error::from).and_then(|bytes| out.write_all(&bytes))
@@ -71,7 +72,7 @@ fn output_failure(error: io::Error) -> anyhow::Error {
     }
     Failure::failed(
         format!("standard output cannot be written ({error}); the command stopped there"),
-        "give it somewhere to write, and look at `outbox-lab verify`: what was committed or marked before is there",
+        "give it somewhere to write, and see by verify what was committed and marked before",
     )
 }
 
@@ -95,7 +96,8 @@ pub enum Line<'a> {
     /// A process is held at a crash point: by `--hold-at`, or at one where the book holds and has words of its own.
     Hold {
         command: &'static str,
-        at: String,
+        point: CrashPoint,
+        nth: u32,
         #[serde(flatten)]
         book: Option<&'a BookHold>,
     },
@@ -113,7 +115,7 @@ pub enum Line<'a> {
         at: Position,
     },
     /// write: a loan and its outbox row are committed.
-    Written { i: u32, loan: &'a str, event: &'a str, business: u64, outbox: u64 },
+    Written { i: u32, loan: &'a str, event: &'a str, business_loan: u64, outbox: u64 },
     /// rollback: the outbox row was refused. `code` is SQLite's extended result code.
     OutboxRefused { code: i32, reason: &'a str },
     /// rollback: whether the loan of the same transaction is there.
@@ -149,7 +151,7 @@ pub enum Line<'a> {
     /// reconcile: the records explained by the events.
     Sum { records: u64, events: u64, redelivered: u64, without_event_id: u64 },
     /// reconcile: how it compares with `--expect`.
-    Expectation { expected: [u64; 4], found: [u64; 4], met: bool },
+    Expectation { expected: Tally, found: Tally, met: bool },
     /// broker start and status: where the embedded broker is. Its address is the one thing that is not the
     /// same in every run, and what is asked for.
     BrokerUp { bootstrap: &'a str },
@@ -164,7 +166,9 @@ pub enum Line<'a> {
 impl Line<'_> {
     fn write_text(&self, w: &mut dyn Write) -> io::Result<()> {
         match self {
-            Self::Hold { command, at, book: None } => write!(w, "[{command}] HOLD at {at}; kill -9 me"),
+            Self::Hold { command, point, nth, book: None } => {
+                write!(w, "[{command}] HOLD at {}; kill -9 me", HoldAt { point: *point, nth: *nth })
+            }
             Self::Hold { book: Some(BookHold::Naive { loan }), .. } => {
                 write!(w, "[naive] business row {loan} committed; HOLD before send; kill -9 me")
             }
@@ -182,8 +186,11 @@ impl Line<'_> {
             Self::NaiveSent { key, at } => {
                 write!(w, "[naive] sent key={key} partition={} offset={}", at.partition, at.offset)
             }
-            Self::Written { i, loan, event, business, outbox } => {
-                write!(w, "[write] txn i={i} loan={loan} event={event} committed business={business} outbox={outbox}")
+            Self::Written { i, loan, event, business_loan, outbox } => {
+                write!(
+                    w,
+                    "[write] txn i={i} loan={loan} event={event} committed business={business_loan} outbox={outbox}"
+                )
             }
             Self::OutboxRefused { code, reason } => write!(w, "[rollback] outbox insert failed: {code} {reason}"),
             Self::LoanPresent { loan, present } => write!(w, "[rollback] business_loan has {loan} = {present}"),
@@ -209,14 +216,10 @@ impl Line<'_> {
                 w.write_all(b",")?;
                 w.write_all(record.payload.as_deref().unwrap_or(b"null"))
             }
-            Self::Reconciled(found) => write!(
+            Self::Reconciled(Reconciliation { tally, published, .. }) => write!(
                 w,
-                "[reconcile] business_loan={} outbox={} published={} records={} distinct_event_ids={}",
-                found.counts.business_loan,
-                found.counts.outbox,
-                found.counts.published,
-                found.records,
-                found.distinct_event_ids
+                "[reconcile] business_loan={} outbox={} published={published} records={} distinct_event_ids={}",
+                tally.business_loan, tally.outbox, tally.records, tally.distinct_event_ids
             ),
             Self::Finding(finding) => write!(w, "[reconcile] {finding}"),
             Self::Sum { records, events, redelivered, without_event_id } => {
@@ -226,12 +229,15 @@ impl Line<'_> {
                     n => write!(w, " + {n} without an event id"),
                 }
             }
-            Self::Expectation { expected, found, met } => {
-                let slashes = |four: &[u64; 4]| four.map(|n| n.to_string()).join("/");
-                match met {
-                    true => write!(w, "[reconcile] {} as expected", slashes(found)),
-                    false => write!(w, "[reconcile] expected {}, found {}", slashes(expected), slashes(found)),
-                }
+            Self::Expectation { found, met: true, .. } => write!(w, "[reconcile] {found} as expected"),
+            Self::Expectation { expected, found, met: false } if expected == found => {
+                write!(
+                    w,
+                    "[reconcile] {found}, but made up of events that should not be there or are missing: see above"
+                )
+            }
+            Self::Expectation { expected, found, met: false } => {
+                write!(w, "[reconcile] expected {expected}, found {found}")
             }
             Self::BrokerUp { bootstrap } => write!(w, "[broker] up {bootstrap}"),
             Self::BrokerDown => write!(w, "[broker] down"),
@@ -248,8 +254,8 @@ fn path_text<S: serde::Serializer>(path: &Path, s: S) -> Result<S::Ok, S::Error>
 /// The JSON shape of a record.
 #[derive(Serialize)]
 struct RecordJson<'a> {
-    partition: i32,
-    offset: i64,
+    #[serde(flatten)]
+    at: Position,
     key: Option<String>,
     headers: Vec<(&'a str, Option<String>)>,
     payload: Option<String>,
@@ -258,8 +264,7 @@ struct RecordJson<'a> {
 fn record_json<S: serde::Serializer>(record: &&Record, s: S) -> Result<S::Ok, S::Error> {
     let text = |bytes: &Option<Vec<u8>>| bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     RecordJson {
-        partition: record.partition,
-        offset: record.offset,
+        at: record.at,
         key: text(&record.key),
         headers: record.headers.iter().map(|(name, value)| (name.as_str(), text(value))).collect(),
         payload: text(&record.payload),

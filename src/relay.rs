@@ -1,20 +1,16 @@
-//! The book's relay (7.1): fetch pending rows in id order, publish each, mark it. The one place, beside the
-//! counter-example, where database and broker meet, and they meet one after the other.
+//! The book's relay (7.1): fetch pending rows in id order, publish each, mark it. Database and broker meet here one after
+//! the other, never in one step.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rusqlite::ErrorCode;
 
-use crate::broker::Publisher;
-use crate::crash::{Crash, CrashPoint};
-use crate::failure::{Exit, Failure};
+use crate::broker::{Publisher, SendError};
+use crate::crash::{CrashPoint, Holds};
+use crate::event::{OutboxRow, Position};
+use crate::failure::Failure;
 use crate::output::{BookHold, Line, Output, hint};
-use crate::store::{PendingRow, Store};
-
-/// The relay's crash points.
-pub const POINTS: &[CrashPoint] =
-    &[CrashPoint::BeforeSend, CrashPoint::Sent, CrashPoint::AfterAck, CrashPoint::BeforeMark, CrashPoint::AfterMark];
+use crate::store::{Marked, Store};
 
 /// How many rows are fetched at a time: the relay never holds the whole table.
 const PAGE: u32 = 1_000;
@@ -33,103 +29,122 @@ pub enum Marking {
     BeforeEachSend,
 }
 
-/// Sends up to `limit` pending rows and marks them.
-///
-/// # Errors
-/// A send is in doubt or was refused, or a mark cannot be written: every row not marked stays pending.
-pub fn relay(
-    command: &'static str,
-    limit: u32,
-    marking: Marking,
-    store: &mut Store,
-    publisher: &Publisher,
-    crash: &mut Crash,
-    out: &Output,
-) -> Result<Exit> {
-    let mut relay = Relay { store, publisher, crash, out, sent: 0, marked: 0 };
-    let mut to_mark = Vec::new();
-    let mut after = 0;
-    while relay.sent < limit {
-        let page = relay.store.pending(after, PAGE.min(limit - relay.sent))?;
-        let Some(last) = page.last() else { break };
-        after = last.id;
-        for row in page {
-            relay.carry(&row, marking)?;
-            if marking == Marking::AfterAllAcks {
-                to_mark.push(row);
-            }
-        }
-    }
-    for row in to_mark {
-        relay.crash.reached_in_book(CrashPoint::BeforeMark, &BookHold::Publish { sent: relay.sent })?;
-        relay.mark(&row)?;
-        out.line(&Line::Marked { outbox_id: row.id, key: &row.event.event_id, marked: relay.marked })?;
-    }
-    let (sent, marked) = (relay.sent, relay.marked);
-    let unpublished_left = store.counts()?.unpublished;
-    out.line(&Line::RelayDone { command, sent, marked, unpublished_left })?;
-    if sent == 0 {
-        hint("nothing was pending: write first (outbox-lab write 5)");
-    }
-    Ok(crash.exit())
+/// Why the relay stopped at a row.
+pub struct Stopped {
+    /// The event that it stopped at.
+    pub event_id: String,
+    /// Is its row marked? Then nothing will send it again.
+    pub marked: bool,
+    /// What came of the send.
+    pub error: SendError,
 }
 
-struct Relay<'a, 'b> {
-    store: &'a mut Store,
-    publisher: &'a Publisher,
-    crash: &'a mut Crash<'b>,
-    out: &'a Output,
-    sent: u32,
-    marked: u32,
+/// A relay at work, and what it has done so far.
+pub struct Relay<'a, 'b> {
+    /// Where the rows are.
+    pub store: &'a Store,
+    /// Where they go.
+    pub publisher: &'a Publisher,
+    /// Where it may be stopped.
+    pub holds: &'a mut Holds<'b>,
+    /// Where it tells of each row.
+    pub out: &'a Output,
+    /// Rows acknowledged.
+    pub sent: u32,
+    /// Rows marked.
+    pub marked: u32,
 }
 
 impl Relay<'_, '_> {
-    fn carry(&mut self, row: &PendingRow, marking: Marking) -> Result<()> {
-        if marking == Marking::BeforeEachSend {
-            self.crash.reached(CrashPoint::BeforeMark)?;
-            self.mark(row)?;
+    /// Sends up to `limit` pending rows and marks them.
+    ///
+    /// # Errors
+    /// The inner one: a send is in doubt or was refused. The outer one: a mark cannot be written, or the database not
+    /// read. Every row that is not marked stays pending.
+    pub fn run(&mut self, limit: u32, marking: Marking) -> Result<Result<(), Stopped>> {
+        let mut to_mark: Vec<(i64, String)> = Vec::new();
+        let mut after = i64::MIN;
+        while self.sent < limit {
+            let page = self.store.pending(after, PAGE.min(limit - self.sent))?;
+            let Some(last) = page.last() else { break };
+            after = last.id;
+            for row in page {
+                if let Err(stopped) = self.carry(&row, marking)? {
+                    return Ok(Err(stopped));
+                }
+                if marking == Marking::AfterAllAcks {
+                    to_mark.push((row.id, row.event.event_id));
+                }
+            }
         }
-        self.crash.reached(CrashPoint::BeforeSend)?;
-        let in_flight = self.publisher.send(&row.event)?;
-        self.crash.reached(CrashPoint::Sent)?;
-        let at = in_flight.acknowledged()?;
-        self.sent += 1;
-        self.crash.reached(CrashPoint::AfterAck)?;
+        for (id, event_id) in to_mark {
+            let book = BookHold::Publish { sent: self.sent };
+            self.holds.reached_in_book(CrashPoint::BeforeMark, Some(&book))?;
+            self.mark(id, &event_id)?;
+            self.out.line(&Line::Marked { outbox_id: id, key: &event_id, marked: self.marked })?;
+        }
+        Ok(Ok(()))
+    }
+
+    fn carry(&mut self, row: &OutboxRow, marking: Marking) -> Result<Result<(), Stopped>> {
         let (outbox_id, key) = (row.id, row.event.event_id.as_str());
+        let mark_first = marking == Marking::BeforeEachSend;
+        if mark_first {
+            self.holds.reached(CrashPoint::BeforeMark)?;
+            self.mark(outbox_id, key)?;
+        }
+        let at = match self.send(row)? {
+            Ok(at) => at,
+            Err(error) => return Ok(Err(Stopped { event_id: key.to_owned(), marked: mark_first, error })),
+        };
+        self.sent += 1;
+        self.holds.reached(CrashPoint::AfterAck)?;
         if marking == Marking::AfterAllAcks {
-            return self.out.line(&Line::Sent { outbox_id, key, at });
+            self.out.line(&Line::Sent { outbox_id, key, at })?;
+            return Ok(Ok(()));
         }
         if marking == Marking::AfterEachAck {
-            self.crash.reached(CrashPoint::BeforeMark)?;
-            self.mark(row)?;
+            self.holds.reached(CrashPoint::BeforeMark)?;
+            self.mark(outbox_id, key)?;
         }
-        self.out.line(&Line::Published { outbox_id, key, at, marked: self.marked })
+        self.out.line(&Line::Published { outbox_id, key, at, marked: self.marked })?;
+        Ok(Ok(()))
+    }
+
+    fn send(&mut self, row: &OutboxRow) -> Result<Result<Position, SendError>> {
+        self.holds.reached(CrashPoint::BeforeSend)?;
+        let in_flight = match self.publisher.send(&row.event) {
+            Ok(in_flight) => in_flight,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.holds.reached(CrashPoint::Sent)?;
+        Ok(in_flight.acknowledged())
     }
 
     /// Marks a row. The record is in the topic by now, so the mark is tried again as long as somebody else
     /// has the database locked; to give up is to send the record twice.
-    fn mark(&mut self, row: &PendingRow) -> Result<()> {
+    fn mark(&mut self, id: i64, event_id: &str) -> Result<()> {
         let deadline = Instant::now() + MARK_PATIENCE;
         loop {
-            match self.store.mark(row.id) {
-                Ok(()) => break,
-                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-                    if Instant::now() > deadline {
-                        return Err(Failure::failed(
-                            format!(
-                                "{} is acknowledged and cannot be marked: the database stays locked",
-                                row.event.event_id
-                            ),
-                            "end the program that holds the lock; the row is pending, so the next publish sends it again: \
-                             a duplicate, nothing lost",
-                        ));
-                    }
-                    hint(&format!("the mark of {} waits: another program has the database locked", row.event.event_id));
+            match self.store.mark(id)? {
+                Marked::Done => break,
+                Marked::NotThere => {
+                    hint(&format!("the row of {event_id} is gone: somebody deleted it, so there is nothing to mark"));
+                    return Ok(());
                 }
-                Err(error) => return Err(error.into()),
+                Marked::Busy if Instant::now() > deadline => {
+                    return Err(Failure::failed(
+                        format!("{event_id} cannot be marked: another program keeps the database locked"),
+                        "end the program that holds the lock. The row is pending, so the next publish sends it (again: a \
+                         duplicate, nothing lost)",
+                    ));
+                }
+                Marked::Busy => {
+                    hint(&format!("the mark of {event_id} waits: another program has the database locked"));
+                }
             }
         }
         self.marked += 1;
-        self.crash.reached(CrashPoint::AfterMark)
+        self.holds.reached(CrashPoint::AfterMark)
     }
 }

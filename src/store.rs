@@ -3,42 +3,54 @@
 
 mod file;
 mod number;
+mod words;
 
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
+pub use self::file::refuse_others;
 pub use self::number::Family;
-use crate::event::{EVENT_TYPE, Event, Loan};
-use crate::reconcile::{Counts, OutboxRow};
+pub use self::words::in_words;
+use crate::event::{Counts, EVENT_TYPE, Event, Incarnation, Loan, OutboxRow};
+use crate::failure::Failure;
 
 const TOPIC_NOTE: &str = "topic";
+const SENT_NOTE: &str = "sent";
 const RESET_NOTE: &str = "reset under way";
 
 /// A lab database, open.
 pub struct Store {
     db: Connection,
+    path: PathBuf,
+    /// Device and inode of the file that was opened.
+    file: (u64, u64),
 }
 
-/// An outbox row that waits for the relay.
-#[derive(Clone, Debug)]
-pub struct PendingRow {
-    /// The row's id, in the order of the inserts.
-    pub id: i64,
-    /// What is to be sent.
-    pub event: Event,
-}
-
-/// What the database notes about the topic that its events went to.
+/// What the database notes about the topic that its events go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicNote {
     /// Nothing was sent yet.
-    None,
+    Unbound,
     /// A reset began and did not end.
     ResetUnderWay,
-    /// This very topic: see `broker::Incarnation`.
-    SentTo(String),
+    /// This very topic.
+    BoundTo(Incarnation),
+}
+
+/// What came of a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marked {
+    /// The row is marked.
+    Done,
+    /// There is no such row any more.
+    NotThere,
+    /// Another program has the database locked.
+    Busy,
 }
 
 /// Why an insert into the outbox was refused, in SQLite's own words.
@@ -56,7 +68,7 @@ impl Store {
     /// # Errors
     /// Something is there that is not a lab database; it is left as it was.
     pub fn make(path: &Path) -> Result<Self> {
-        Ok(Self { db: file::make(path)? })
+        Self::of(file::make(path)?, path)
     }
 
     /// Opens the lab database at `path`.
@@ -64,7 +76,22 @@ impl Store {
     /// # Errors
     /// None is there, or something that is not one.
     pub fn open(path: &Path) -> Result<Self> {
-        Ok(Self { db: file::open(path)? })
+        Self::of(file::open(path)?, path)
+    }
+
+    fn of(db: Connection, path: &Path) -> Result<Self> {
+        Ok(Self { db, path: path.to_owned(), file: identity(path)? })
+    }
+
+    /// Refuses to write where nobody will ever see it: into a file that was removed or replaced since it was opened.
+    fn is_in_place(&self) -> Result<()> {
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            return Ok(());
+        }
+        Err(Failure::failed(
+            format!("the database {} was removed or replaced while this command was at work", self.path.display()),
+            "what it had committed went with the old file; begin again: outbox-lab reset",
+        ))
     }
 
     /// The write transaction in which a loan and its event stand or fall together. `BEGIN IMMEDIATE`: a
@@ -73,6 +100,7 @@ impl Store {
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
     pub fn begin(&mut self) -> Result<Txn<'_>> {
+        self.is_in_place()?;
         Ok(Txn { txn: self.db.transaction_with_behavior(TransactionBehavior::Immediate)? })
     }
 
@@ -102,14 +130,14 @@ impl Store {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn pending(&self, after: i64, limit: u32) -> Result<Vec<PendingRow>> {
+    pub fn pending(&self, after: i64, limit: u32) -> Result<Vec<OutboxRow>> {
         // "published = 0" as the partial index has it: with another wording SQLite would scan the table.
         let sql = "SELECT id, event_id, aggregate_id, payload FROM outbox
                    WHERE published = 0 AND id > ?1 ORDER BY id LIMIT ?2";
         let mut query = self.db.prepare_cached(sql)?;
         let rows = query.query_map((after, limit), |row| {
             let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
-            Ok(PendingRow { id: row.get(0)?, event })
+            Ok(OutboxRow { id: row.get(0)?, event, published: false })
         })?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
@@ -117,9 +145,15 @@ impl Store {
     /// Records a row as published, in a transaction of its own: the send and the mark can never be one.
     ///
     /// # Errors
-    /// The database stays locked for longer than the busy timeout.
-    pub fn mark(&self, id: i64) -> rusqlite::Result<()> {
-        self.db.prepare_cached("UPDATE outbox SET published = 1 WHERE id = ?1")?.execute([id]).map(|_| ())
+    /// The database cannot be written, for another reason than a lock.
+    pub fn mark(&self, id: i64) -> Result<Marked> {
+        self.is_in_place()?;
+        match self.db.prepare_cached("UPDATE outbox SET published = 1 WHERE id = ?1")?.execute([id]) {
+            Ok(0) => Ok(Marked::NotThere),
+            Ok(_) => Ok(Marked::Done),
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(Marked::Busy),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Is this loan committed?
@@ -151,9 +185,10 @@ impl Store {
             .query_map((), |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         let outbox = txn
-            .prepare("SELECT event_id, aggregate_id, published FROM outbox ORDER BY id")?
+            .prepare("SELECT id, event_id, aggregate_id, payload, published FROM outbox ORDER BY id")?
             .query_map((), |row| {
-                Ok(OutboxRow { event_id: row.get(0)?, aggregate_id: row.get(1)?, published: row.get(2)? })
+                let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
+                Ok(OutboxRow { id: row.get(0)?, event, published: row.get(4)? })
             })?
             .collect::<rusqlite::Result<_>>()?;
         Ok((loans, outbox))
@@ -170,16 +205,25 @@ impl Store {
         if note(RESET_NOTE)?.is_some() {
             return Ok(TopicNote::ResetUnderWay);
         }
-        Ok(note(TOPIC_NOTE)?.map_or(TopicNote::None, TopicNote::SentTo))
+        match note(TOPIC_NOTE)? {
+            Some(json) if note(SENT_NOTE)?.is_some() => Ok(TopicNote::BoundTo(serde_json::from_str(&json)?)),
+            _ => Ok(TopicNote::Unbound),
+        }
     }
 
-    /// Notes where the first event is about to go; a note that is there stays.
+    /// Notes where the first event is about to go. From then on the note stays, wherever later ones go.
     ///
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
-    pub fn note_topic(&self, incarnation: &str) -> Result<()> {
-        let sql = "INSERT INTO lab_note (name, value) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        self.db.execute(sql, (TOPIC_NOTE, incarnation))?;
+    pub fn bind_topic(&mut self, incarnation: &Incarnation) -> Result<()> {
+        let json = serde_json::to_string(incarnation)?;
+        let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let sql = "INSERT INTO lab_note (name, value) SELECT ?1, ?2
+                   WHERE NOT EXISTS (SELECT 1 FROM lab_note WHERE name = ?3)
+                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        txn.execute(sql, (TOPIC_NOTE, json, SENT_NOTE))?;
+        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, '') ON CONFLICT DO NOTHING", [SENT_NOTE])?;
+        txn.commit()?;
         Ok(())
     }
 
@@ -193,14 +237,16 @@ impl Store {
         Ok(())
     }
 
-    /// Empties the schema and notes the fresh topic, in one transaction.
+    /// Empties the schema and notes the fresh topic, in one transaction. Numbers begin again, as the topic does: a table
+    /// that remembers event ids must be emptied with them.
     ///
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
-    pub fn finish_reset(&mut self, incarnation: &str) -> Result<()> {
+    pub fn finish_reset(&mut self, incarnation: &Incarnation) -> Result<()> {
         let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         file::empty(&txn)?;
-        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, ?2)", (TOPIC_NOTE, incarnation))?;
+        let note = (TOPIC_NOTE, serde_json::to_string(incarnation)?);
+        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, ?2)", note)?;
         txn.commit()?;
         Ok(())
     }
@@ -240,9 +286,7 @@ impl Txn<'_> {
         let row = (&event.event_id, &event.aggregate_id, EVENT_TYPE, &event.payload);
         match self.txn.prepare_cached(sql)?.execute(row) {
             Ok(_) => Ok(Ok(())),
-            Err(rusqlite::Error::SqliteFailure(code, reason))
-                if code.code == rusqlite::ErrorCode::ConstraintViolation =>
-            {
+            Err(rusqlite::Error::SqliteFailure(code, reason)) if code.code == ErrorCode::ConstraintViolation => {
                 Ok(Err(Refusal { code: code.extended_code, reason: reason.unwrap_or_default() }))
             }
             Err(error) => Err(error.into()),
@@ -264,6 +308,11 @@ impl Txn<'_> {
     pub fn rollback(self) -> Result<()> {
         Ok(self.txn.rollback()?)
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 fn count(row: &rusqlite::Row, column: usize) -> rusqlite::Result<u64> {

@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Incarnation;
+use crate::event::Incarnation;
 use crate::failure::Failure;
 use crate::lab::Lab;
 use crate::lock::Kind;
 
 /// How long the embedded broker has to answer. It answers in well under a millisecond, save when its mock
 /// cluster loses a wake-up of its own, which takes it 1 s.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long a broker has to come up.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a broker has to come up, or to end.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who the embedded broker is: the content of `broker.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,10 +80,10 @@ pub(super) fn record_path(lab: &Lab) -> PathBuf {
 /// # Errors
 /// It is running and does not answer.
 pub fn find(lab: &Lab) -> Result<Option<Embedded>> {
-    if !lab.dir.is_dir() {
+    if !lab.has_dir()? {
         return Ok(None);
     }
-    let deadline = Instant::now() + START_TIMEOUT;
+    let deadline = Instant::now() + CHANGE_TIMEOUT;
     loop {
         let Some(pid) = lab.lock_file("broker.lock")?.holder(Kind::Exclusive)? else {
             return Ok(None);
@@ -106,7 +106,7 @@ pub fn find(lab: &Lab) -> Result<Option<Embedded>> {
                     "the embedded broker, pid {pid}, holds {} and does not come up",
                     lab.dir.join("broker.lock").display()
                 ),
-                format!("if it was stopped: kill -CONT {pid}; or end it: kill {pid}"),
+                format!("if it is frozen (SIGSTOP): kill -CONT {pid}; or end it: kill -9 {pid}"),
             ));
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -137,10 +137,13 @@ pub fn ensure(lab: &Lab) -> Result<Embedded> {
 fn spawn(lab: &Lab) -> Result<()> {
     let log = File::options().create(true).append(true).open(lab.dir.join("broker.log"));
     let log = log.with_context(|| format!("{} cannot be written", lab.dir.join("broker.log").display()))?;
+    let dir = fs::canonicalize(&lab.dir).with_context(|| format!("{} is gone", lab.dir.display()))?;
     let mut child = Command::new(std::env::current_exe().context("this program's own path is not known")?)
         .arg("--dir")
-        .arg(&lab.dir)
+        .arg(dir)
         .args(["broker", "serve"])
+        // It outlives the caller, whose folder it is not to keep busy.
+        .current_dir("/")
         .env_remove("KAFKA_BOOTSTRAP")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -157,7 +160,7 @@ fn spawn(lab: &Lab) -> Result<()> {
 impl Embedded {
     /// The topic of this name in this generation.
     pub fn incarnation(&self, topic: &str) -> Incarnation {
-        Incarnation::embedded(&self.generation, topic)
+        Incarnation { cluster: None, topic: topic.to_owned(), made: Some(self.generation.clone()) }
     }
 
     /// Sees to it that the topic is there.
@@ -182,12 +185,15 @@ impl Embedded {
     /// # Errors
     /// It does not answer.
     pub fn stop(&self, lab: &Lab) -> Result<()> {
-        self.done(Request::Stop)?;
+        let told = self.done(Request::Stop);
         let lock = lab.lock_file("broker.lock")?;
-        let deadline = Instant::now() + START_TIMEOUT;
-        while lock.holder(Kind::Exclusive)? == Some(self.pid) {
-            if Instant::now() > deadline {
-                return Err(self.silent());
+        let has_ended = || -> Result<bool> { Ok(lock.holder(Kind::Exclusive)? != Some(self.pid)) };
+        let deadline = Instant::now() + CHANGE_TIMEOUT;
+        while !has_ended()? {
+            // Another command may have told it to end, too.
+            if told.is_err() || Instant::now() > deadline {
+                std::thread::sleep(Duration::from_millis(20));
+                return if has_ended()? { Ok(()) } else { told.and(Err(self.silent())) };
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -199,14 +205,15 @@ impl Embedded {
             Ok(Answer::Done { broker, topics_gone }) => Ok((broker, topics_gone)),
             Ok(Answer::Failed(reason)) => Err(self.failed(&reason)),
             Ok(Answer::Stranger) => Err(self.failed("a reset came between")),
-            Err(_) => Err(self.silent()),
+            Err(error) if timed_out(&error) => Err(self.silent()),
+            Err(error) => Err(self.failed(&error.to_string())),
         }
     }
 
     fn ask(&self, request: Request) -> io::Result<Answer> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.control));
-        let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        let mut stream = TcpStream::connect_timeout(&address, CONTROL_TIMEOUT)?;
+        stream.set_read_timeout(Some(CONTROL_TIMEOUT))?;
         stream.set_nodelay(true)?;
         let mut line = serde_json::to_vec(&Ask { generation: self.generation.clone(), request })?;
         line.push(b'\n');
@@ -226,7 +233,10 @@ impl Embedded {
     fn silent(&self) -> anyhow::Error {
         Failure::failed(
             format!("the embedded broker, pid {}, is there and does not answer", self.pid),
-            format!("if it was stopped: kill -CONT {0}; or end it, and its records with it: kill -9 {0}", self.pid),
+            format!(
+                "if it is frozen (SIGSTOP): kill -CONT {0}; or end it, and its records with it: kill -9 {0}",
+                self.pid
+            ),
         )
     }
 }

@@ -5,13 +5,14 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{ANSWER_TIMEOUT, Incarnation, Reports, client_config, create, embedded, no_answer, reason, servers, topic};
-use crate::event::Record;
+use super::{ANSWER_TIMEOUT, Cluster, Reports, client_config, create, no_answer, topic};
+use crate::event::{Incarnation, Position, Record};
 use crate::lab::Lab;
 
 /// A reading that brings nothing for so long has ended short.
@@ -26,14 +27,17 @@ pub enum Ending {
     Whole,
     /// The broker has dropped the oldest records of a partition: its log begins above 0.
     Truncated { partition: i32, first: i64 },
-    /// The records stopped coming before the end.
-    Short { partition: i32, read_to: i64, end: i64 },
+    /// The records stopped coming before the end; `why` is what the client has to say about it.
+    Short { partition: i32, read_to: i64, end: i64, why: String },
 }
+
+/// Never dropped: closing it takes 100 ms, and the process ends anyway.
+type LastingConsumer = ManuallyDrop<BaseConsumer<Reports>>;
 
 /// A topic that exists, ready to be read.
 pub struct Reader {
-    /// Never dropped: closing it takes 100 ms, and the process ends anyway.
-    consumer: ManuallyDrop<BaseConsumer<Reports>>,
+    consumer: LastingConsumer,
+    config: ClientConfig,
     topic: String,
     partitions: Vec<i32>,
     incarnation: Incarnation,
@@ -46,14 +50,7 @@ impl Reader {
     /// # Errors
     /// No Kafka answers, or a setting is refused.
     pub fn find(lab: &Lab) -> Result<Option<Self>> {
-        let embedded = match &lab.kafka {
-            Some(_) => None,
-            None => match embedded::find(lab)? {
-                Some(broker) => Some(broker),
-                None => return Ok(None),
-            },
-        };
-        let servers = servers(lab, embedded.as_ref());
+        let Some(cluster) = Cluster::find(lab)? else { return Ok(None) };
         let mut settings = vec![
             // The client does not assign without a group's name; nothing is ever committed under it.
             ("group.id", "outbox-lab"),
@@ -64,16 +61,16 @@ impl Reader {
             // transaction's) is this event the way out.
             ("enable.partition.eof", "true"),
         ];
-        if embedded.is_some() {
+        if cluster.is_embedded() {
             // The embedded broker lets an empty fetch wait the whole time, even when records come.
             settings.extend([("fetch.wait.max.ms", "1"), ("fetch.error.backoff.ms", "1")]);
         }
-        let config = client_config(lab, servers, &settings);
-        let consumer = ManuallyDrop::new(create::<_, BaseConsumer<_>>(&config, Reports::default())?);
+        let config = client_config(lab, cluster.servers(), &settings);
+        let consumer = connect(&config)?;
+        // Asked for by name: a consumer's metadata request makes no topic, unlike a producer's.
         let metadata = consumer.fetch_metadata(Some(&lab.topic), ANSWER_TIMEOUT).map_err(|error| {
-            // What the client has to complain about waits in its queue.
-            consumer.poll(Duration::ZERO);
-            no_answer(servers, &(reason(&error) + &consumer.context().complaint()))
+            hear_out(&consumer);
+            no_answer(cluster.servers(), &error, consumer.context())
         })?;
         let partitions: Vec<i32> = metadata
             .topics()
@@ -84,11 +81,11 @@ impl Reader {
         if partitions.is_empty() {
             return Ok(None);
         }
-        let incarnation = match &embedded {
-            Some(broker) => broker.incarnation(&lab.topic),
-            None => topic::incarnation(lab, &topic::cluster_id(consumer.client(), servers)?),
+        let incarnation = match &cluster {
+            Cluster::Embedded(broker) => broker.incarnation(&lab.topic),
+            Cluster::Kafka(servers) => topic::incarnation(lab, servers)?,
         };
-        Ok(Some(Self { consumer, topic: lab.topic.clone(), partitions, incarnation }))
+        Ok(Some(Self { consumer, config, topic: lab.topic.clone(), partitions, incarnation }))
     }
 
     /// The topic that is read.
@@ -103,41 +100,74 @@ impl Reader {
     /// The broker stops answering, or `each` fails.
     pub fn read(&self, mut each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
         let mut ending = Ending::Whole;
-        for &partition in &self.partitions {
-            let (first, end) = self
+        let ends = self.ends()?;
+        for (nth, (&partition, &end)) in self.partitions.iter().zip(&ends).enumerate() {
+            let (first, stable) = self
                 .consumer
                 .fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT)
-                .map_err(|error| no_answer(&self.incarnation.to_string(), &reason(&error)))?;
+                .map_err(|error| self.silent(&error))?;
             if first > 0 && ending == Ending::Whole {
                 ending = Ending::Truncated { partition, first };
             }
-            let read_to = self.read_partition(partition, first, end, &mut each)?;
+            // A consumer that is assigned another partition stalls for a second: a new one takes some milliseconds.
+            let another = if nth == 0 { None } else { Some(connect(&self.config)?) };
+            let consumer = another.as_ref().unwrap_or(&self.consumer);
+            let read_to = self.read_partition(consumer, partition, first, stable, &mut each)?;
             if read_to < end {
-                return Ok(Ending::Short { partition, read_to, end });
+                hear_out(consumer);
+                let why = match consumer.context().complaint() {
+                    none if none.is_empty() && stable < end => {
+                        " (a Kafka transaction that is still open holds back the rest)".to_owned()
+                    }
+                    complaint => complaint,
+                };
+                return Ok(Ending::Short { partition, read_to, end, why });
             }
         }
         Ok(ending)
     }
 
+    /// The high watermarks. A consumer of committed records is told of the end of those instead, which an open transaction
+    /// holds back: so they are asked for by one that takes all.
+    fn ends(&self) -> Result<Vec<i64>> {
+        let mut config = self.config.clone();
+        config.set("isolation.level", "read_uncommitted");
+        let all = connect(&config)?;
+        let end = |&partition| match all.fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT) {
+            Ok((_, end)) => Ok(end),
+            Err(error) => {
+                hear_out(&all);
+                Err(no_answer(&format!("the {}", self.incarnation), &error, all.context()))
+            }
+        };
+        self.partitions.iter().map(end).collect()
+    }
+
+    fn silent(&self, error: &KafkaError) -> anyhow::Error {
+        hear_out(&self.consumer);
+        no_answer(&format!("the {}", self.incarnation), error, self.consumer.context())
+    }
+
     /// Reads the offsets `first..end`, and returns the offset that would come next.
     fn read_partition(
         &self,
+        consumer: &BaseConsumer<Reports>,
         partition: i32,
         first: i64,
         end: i64,
         each: &mut impl FnMut(Record) -> Result<()>,
     ) -> Result<i64> {
         if first >= end {
-            return Ok(end);
+            return Ok(end.max(first));
         }
         let mut assignment = TopicPartitionList::new();
         // By number: `Offset::Beginning` costs a look-up of half a second.
         assignment.add_partition_offset(&self.topic, partition, Offset::Offset(first))?;
-        self.consumer.assign(&assignment)?;
+        consumer.assign(&assignment)?;
         let mut next = first;
         let mut deadline = Instant::now() + SILENCE;
         while next < end {
-            match self.consumer.poll(Duration::from_millis(100)) {
+            match consumer.poll(Duration::from_millis(100)) {
                 Some(Ok(message)) if message.partition() == partition => {
                     // Another process may be sending: what came after the beginning is not ours to read.
                     if message.offset() < end {
@@ -161,13 +191,22 @@ impl Reader {
     }
 }
 
+fn connect(config: &ClientConfig) -> Result<LastingConsumer> {
+    Ok(ManuallyDrop::new(create(config, Reports::default())?))
+}
+
+/// What the client has to complain about waits in its queue, and comes out only by polling.
+fn hear_out(consumer: &BaseConsumer<Reports>) {
+    let deadline = Instant::now() + Duration::from_millis(200);
+    while consumer.poll(Duration::from_millis(50)).is_some() && Instant::now() < deadline {}
+}
+
 fn record(message: &BorrowedMessage<'_>) -> Record {
     let headers = message.headers().map(|headers| {
         headers.iter().map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect()
     });
     Record {
-        partition: message.partition(),
-        offset: message.offset(),
+        at: Position { partition: message.partition(), offset: message.offset() },
         key: message.key().map(<[u8]>::to_vec),
         headers: headers.unwrap_or_default(),
         payload: message.payload().map(<[u8]>::to_vec),

@@ -6,7 +6,7 @@
 //! after a day without a lab command.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,20 +124,12 @@ impl Broker {
 
     /// Answers one caller; `true` when it was told to end.
     fn answer(&mut self, lab: &Lab, stream: &TcpStream) -> Result<bool> {
-        stream.set_read_timeout(Some(ASKING_TIME))?;
         stream.set_nodelay(true)?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        let ask: Ask = serde_json::from_str(&line)?;
+        let ask: Ask = serde_json::from_slice(&read_line(stream)?)?;
         let stop = matches!(ask.request, Request::Stop);
-        let mut old = None;
-        let answer = if ask.generation == self.identity.generation {
-            match self.carry_out(lab, ask.request, &mut old) {
-                Ok(topics_gone) => Answer::Done { broker: self.identity.clone(), topics_gone },
-                Err(error) => Answer::Failed(format!("{error:#}")),
-            }
-        } else {
-            Answer::Stranger
+        let (answer, replaced) = match self.carry_out(lab, ask) {
+            Ok(outcome) => outcome,
+            Err(error) => (Answer::Failed(format!("{error:#}")), None),
         };
         let told = matches!(answer, Answer::Done { .. });
         let mut reply = serde_json::to_vec(&answer)?;
@@ -145,30 +137,52 @@ impl Broker {
         let mut stream = stream;
         stream.write_all(&reply)?;
         // Only now: to end a cluster can take a while.
-        if let Some((cluster, bootstrap)) = old {
+        if let Some((cluster, bootstrap)) = replaced {
             prodding(&bootstrap, || drop(cluster));
         }
         Ok(stop && told)
     }
 
-    fn carry_out(&mut self, lab: &Lab, request: Request, old: &mut Option<(Cluster, String)>) -> Result<usize> {
-        match request {
-            Request::Greet | Request::Stop => Ok(0),
+    /// The answer, and the cluster that was replaced, if one was.
+    fn carry_out(&mut self, lab: &Lab, ask: Ask) -> Result<(Answer, Option<(Cluster, String)>)> {
+        if ask.generation != self.identity.generation {
+            return Ok((Answer::Stranger, None));
+        }
+        let mut replaced = None;
+        let mut topics_gone = 0;
+        match ask.request {
+            Request::Greet | Request::Stop => {}
             Request::Topic(topic) => {
                 self.topics += usize::from(make_topic(&self.cluster, &self.identity.bootstrap, &topic)?);
-                Ok(0)
             }
             Request::Fresh(topic) => {
                 let (cluster, identity) = new_cluster(self.identity.control)?;
                 make_topic(&cluster, &identity.bootstrap, &topic)?;
                 put_on_record(lab, &identity)?;
-                let gone = std::mem::replace(&mut self.topics, 1);
-                let bootstrap = std::mem::replace(&mut self.identity, identity).bootstrap;
-                *old = Some((std::mem::replace(&mut self.cluster, cluster), bootstrap));
-                Ok(gone)
+                topics_gone = std::mem::replace(&mut self.topics, 1);
+                let old = std::mem::replace(&mut self.identity, identity);
+                replaced = Some((std::mem::replace(&mut self.cluster, cluster), old.bootstrap));
             }
         }
+        Ok((Answer::Done { broker: self.identity.clone(), topics_gone }, replaced))
     }
+}
+
+/// A line, within the asking time: whoever drips it keeps nobody else waiting.
+fn read_line(mut stream: &TcpStream) -> Result<Vec<u8>> {
+    let deadline = Instant::now() + ASKING_TIME;
+    let mut line = Vec::new();
+    let mut chunk = [0; 1024];
+    while !line.ends_with(b"\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        anyhow::ensure!(!left.is_zero(), "the caller took too long to say what it wants");
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut chunk)? {
+            0 => anyhow::bail!("the caller hung up"),
+            n => line.extend_from_slice(&chunk[..n]),
+        }
+    }
+    Ok(line)
 }
 
 fn new_cluster(control: u16) -> Result<(Cluster, Embedded)> {

@@ -1,72 +1,92 @@
 //! Topics on a real Kafka: made with one partition, and deleted only where the lab directory has it on
 //! record that it made them in that cluster.
 //!
-//! The record of a topic is the file `topics/CLUSTER/TOPIC` of the lab directory. It holds the time at which
-//! the topic was made, in milliseconds since 1970: the incarnation.
+//! A topic of the lab's bears a mark: when it was made, in microseconds since 1970, as its `max.compaction.lag.ms`, which
+//! means nothing for a topic that is not compacted. So any client can tell one making of a topic from the next, and
+//! another's topic of the same name from the lab's own. (Kafka's own topic ids are out of reach: the client library does
+//! not show them.)
+//!
+//! The record of a topic is the file `topics/CLUSTER/TOPIC` of the lab directory, and holds that mark. It is written before
+//! the topic is made, with a word that says so, and once more after it: no crash leaves a topic that the lab does not know
+//! for its own.
 
 use std::fs;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use futures_executor::block_on;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::{Client, ClientContext};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication, TopicResult};
+use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::{ANSWER_TIMEOUT, Incarnation, Reports, client_config, create, no_answer, reason};
+use super::{ANSWER_TIMEOUT, Reports, client_config, create, no_answer, no_answer_but};
+use crate::event::Incarnation;
 use crate::failure::Failure;
 use crate::lab::Lab;
+use crate::lock::{Kind, LockFile};
 
 /// How long a cluster has to make or delete a topic.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Finds the topic, or makes it.
-pub(super) fn ensure<C: ClientContext>(
-    lab: &Lab,
-    servers: &str,
-    client: &Client<C>,
-    complaint: &dyn Fn() -> String,
-) -> Result<Incarnation> {
-    if !exists(client, &lab.topic).map_err(|error| no_answer(servers, &(reason(&error) + &complaint())))? {
-        let admin = Admin::connect(lab, servers)?;
-        return admin.make(lab);
+/// A topic's setting that carries the mark.
+const MARK: &str = "max.compaction.lag.ms";
+
+/// Finds the topic, or makes it with one partition.
+pub(super) fn ensure(lab: &Lab, servers: &str) -> Result<Incarnation> {
+    let admin = Admin::connect(lab, servers)?;
+    if !exists(servers, admin.client.inner(), &lab.topic)? {
+        let _alone = alone(lab)?;
+        // Another command of this lab directory may have been faster.
+        if !exists(servers, admin.client.inner(), &lab.topic)? {
+            admin.make(lab)?;
+        }
     }
-    let cluster = cluster_id(client, servers)?;
-    Ok(incarnation(lab, &cluster))
+    admin.incarnation(&lab.topic)
+}
+
+/// One command of a lab directory at a time makes topics, so that each record tells of the topic that is there.
+fn alone(lab: &Lab) -> Result<LockFile> {
+    let lock = lab.lock_file("topics.lock")?;
+    let deadline = Instant::now() + ADMIN_TIMEOUT;
+    while !lock.try_lock(Kind::Exclusive)? {
+        if Instant::now() > deadline {
+            return Err(Failure::failed(
+                "another command of this lab directory is making a topic and does not end",
+                "let it end, then type the command again",
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(lock)
 }
 
 /// The incarnation of a topic that exists.
-pub(super) fn incarnation(lab: &Lab, cluster: &str) -> Incarnation {
-    let made = fs::read_to_string(record_of(lab, cluster, &lab.topic)).ok();
-    Incarnation::kafka(cluster, &lab.topic, made.as_deref())
+pub(super) fn incarnation(lab: &Lab, servers: &str) -> Result<Incarnation> {
+    Admin::connect(lab, servers)?.incarnation(&lab.topic)
 }
 
-/// The cluster's own id.
-pub(super) fn cluster_id<C: ClientContext>(client: &Client<C>, servers: &str) -> Result<String> {
-    let id = client.fetch_cluster_id(ANSWER_TIMEOUT);
-    id.map(|id| id.replace('/', "_")).ok_or_else(|| no_answer(servers, "it does not say which cluster it is"))
+/// The cluster's own id. It names a folder, too.
+fn cluster_id(servers: &str, client: &Client<Reports>) -> Result<String> {
+    let id = client.fetch_cluster_id(ANSWER_TIMEOUT).map(|id| id.replace('/', "_"));
+    id.ok_or_else(|| no_answer_but(servers, "it does not say which cluster it is"))
 }
 
 /// Is the topic there? Asked for as one of all: asking for it by name would make it where the cluster makes
 /// topics on demand.
-fn exists<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<bool, KafkaError> {
-    let metadata = client.fetch_metadata(None, ANSWER_TIMEOUT)?;
+fn exists(servers: &str, client: &Client<Reports>, topic: &str) -> Result<bool> {
+    let metadata =
+        client.fetch_metadata(None, ANSWER_TIMEOUT).map_err(|error| no_answer(servers, &error, client.context()))?;
     Ok(metadata.topics().iter().any(|known| known.name() == topic && !known.partitions().is_empty()))
 }
 
-/// A fresh topic on a real Kafka, offsets from 0: deleted if it is there and the lab made it, and made anew.
-/// `before` runs when it is certain that the topic may be replaced, and before anything is.
-///
-/// # Errors
-/// The topic is not this lab directory's own; then nothing is deleted. Or the cluster does not do it.
-pub fn fresh_topic(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()>) -> Result<Incarnation> {
+/// A fresh topic: deleted if it is there and the lab made it, and made anew. See `Cluster::fresh_topic`.
+pub(super) fn fresh(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()>) -> Result<Incarnation> {
     let admin = Admin::connect(lab, servers)?;
-    let is_there = exists(admin.client.inner(), &lab.topic)
-        .map_err(|error| no_answer(servers, &(reason(&error) + &admin.complaint())))?;
-    let record = record_of(lab, &admin.cluster, &lab.topic);
-    if is_there && !record.exists() {
+    let is_there = exists(servers, admin.client.inner(), &lab.topic)?;
+    if is_there && !admin.made_by(lab, &lab.topic)? {
         return Err(Failure::failed(
             format!("the topic {} is there, and this lab directory did not make it: nothing was deleted", lab.topic),
             "take another topic: --topic NAME, or OUTBOX_LAB_TOPIC",
@@ -75,81 +95,152 @@ pub fn fresh_topic(lab: &Lab, servers: &str, before: impl FnOnce() -> Result<()>
     before()?;
     if is_there {
         admin.delete(&lab.topic)?;
+        Record::of(lab, &admin.cluster, &lab.topic).forget()?;
     }
-    admin.make(lab)
+    admin.make(lab)?;
+    admin.incarnation(&lab.topic)
 }
 
-/// The topics that this lab directory has on record in that cluster.
+/// Deletes every topic that this lab directory has on record in that cluster, and tells of each.
 ///
 /// # Errors
-/// No broker answers.
-pub fn made_topics(lab: &Lab, servers: &str) -> Result<Vec<String>> {
+/// No broker answers, or it does not delete one.
+pub fn delete_made(lab: &Lab, servers: &str, mut deleted: impl FnMut(&str) -> Result<()>) -> Result<()> {
     if !lab.dir.join("topics").is_dir() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let admin = Admin::connect(lab, servers)?;
-    let mut topics: Vec<String> = fs::read_dir(lab.dir.join("topics").join(&admin.cluster))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
+    let recorded = fs::read_dir(lab.dir.join("topics").join(&admin.cluster)).into_iter().flatten();
+    let mut topics: Vec<String> = recorded.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     topics.sort();
-    Ok(topics)
-}
-
-/// Deletes a topic that this lab directory has on record, and the record.
-///
-/// # Errors
-/// The cluster does not do it.
-pub fn delete_topic(lab: &Lab, servers: &str, topic: &str) -> Result<()> {
-    let admin = Admin::connect(lab, servers)?;
-    admin.delete(topic)?;
-    fs::remove_file(record_of(lab, &admin.cluster, topic))?;
+    for topic in topics {
+        // Somebody else may have made one of the same name since.
+        let is_own = !exists(servers, admin.client.inner(), &topic)? || admin.made_by(lab, &topic)?;
+        if is_own {
+            admin.delete(&topic)?;
+        }
+        Record::of(lab, &admin.cluster, &topic).forget()?;
+        if is_own {
+            deleted(&topic)?;
+        }
+    }
     Ok(())
 }
 
-fn record_of(lab: &Lab, cluster: &str, topic: &str) -> PathBuf {
-    lab.dir.join("topics").join(cluster).join(topic)
+/// What the lab directory has on record of a topic.
+struct Record {
+    path: PathBuf,
+}
+
+/// Stands before the mark of a topic that is only about to be made.
+const ABOUT_TO: &str = "about to make ";
+
+impl Record {
+    fn of(lab: &Lab, cluster: &str, topic: &str) -> Self {
+        Self { path: lab.dir.join("topics").join(cluster).join(topic) }
+    }
+
+    fn text(&self) -> Option<String> {
+        fs::read_to_string(&self.path).ok()
+    }
+
+    /// The mark, whether or not the topic is known to have been made.
+    fn mark(&self) -> Option<String> {
+        self.text().map(|text| text.trim_start_matches(ABOUT_TO).to_owned())
+    }
+
+    /// The mark of an attempt that died: its order may still be carried out.
+    fn unfinished(&self) -> Option<String> {
+        self.text().and_then(|text| text.strip_prefix(ABOUT_TO).map(ToOwned::to_owned))
+    }
+
+    fn write(&self, lab: &Lab, text: &str) -> Result<()> {
+        fs::create_dir_all(self.path.parent().unwrap_or(&lab.dir))?;
+        lab.write_whole(&self.path, text.as_bytes())
+    }
+
+    fn forget(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 struct Admin {
     /// Never dropped: joining its thread takes 100 ms, and the process ends anyway.
     client: ManuallyDrop<AdminClient<Reports>>,
+    servers: String,
     cluster: String,
 }
 
 impl Admin {
     fn connect(lab: &Lab, servers: &str) -> Result<Self> {
-        let client =
-            ManuallyDrop::new(create::<_, AdminClient<_>>(&client_config(lab, servers, &[]), Reports::default())?);
-        if let Err(error) = client.inner().fetch_metadata(None, ANSWER_TIMEOUT) {
-            return Err(no_answer(servers, &(reason(&error) + &client.inner().context().complaint())));
+        let config = client_config(lab, servers, &[]);
+        let client = ManuallyDrop::new(create::<_, AdminClient<_>>(&config, Reports::default())?);
+        // The id comes with the metadata, and so do the reasons why none comes.
+        exists(servers, client.inner(), &lab.topic)?;
+        let cluster = cluster_id(servers, client.inner())?;
+        Ok(Self { client, servers: servers.to_owned(), cluster })
+    }
+
+    /// The mark of a topic that exists; `None` where it bears none, or this client may not see it.
+    fn mark(&self, topic: &str) -> Result<Option<String>> {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        loop {
+            let asked = [&ResourceSpecifier::Topic(topic)];
+            let described = block_on(self.client.describe_configs(asked, &AdminOptions::new()));
+            let configs = described.map_err(|error| no_answer(&self.servers, &error, self.client.inner().context()))?;
+            match configs.first() {
+                // A topic that is listed can still be news to the part of the broker that knows its settings.
+                Some(Err(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition))
+                    if Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Some(Ok(config)) => {
+                    let setting = config.get(MARK).and_then(|entry| entry.value.clone());
+                    // Without a mark it is the greatest number there is.
+                    return Ok(setting.filter(|mark| mark.parse().is_ok_and(|mark: i64| mark < i64::MAX)));
+                }
+                Some(Err(_)) | None => return Ok(None),
+            }
         }
-        let cluster = cluster_id(client.inner(), servers)?;
-        Ok(Self { client, cluster })
     }
 
-    fn complaint(&self) -> String {
-        self.client.inner().context().complaint()
+    fn incarnation(&self, topic: &str) -> Result<Incarnation> {
+        Ok(Incarnation { cluster: Some(self.cluster.clone()), topic: topic.to_owned(), made: self.mark(topic)? })
     }
 
-    /// Makes the topic, waits until the cluster shows it, and puts it on record. The record comes last: with
-    /// a record and no topic of ours, somebody else's topic of that name could be deleted for ours.
-    fn make(&self, lab: &Lab) -> Result<Incarnation> {
-        let topic = NewTopic::new(&lab.topic, 1, TopicReplication::Fixed(-1));
+    /// Is the topic that is there the one that this lab directory has on record?
+    fn made_by(&self, lab: &Lab, topic: &str) -> Result<bool> {
+        let recorded = Record::of(lab, &self.cluster, topic).mark();
+        Ok(recorded.is_some() && recorded == self.mark(topic)?)
+    }
+
+    /// Puts the topic on record, makes it, and waits until the cluster shows it.
+    fn make(&self, lab: &Lab) -> Result<()> {
+        let record = Record::of(lab, &self.cluster, &lab.topic);
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros().to_string();
+        let mark = record.unfinished().unwrap_or_else(now);
+        record.write(lab, &format!("{ABOUT_TO}{mark}"))?;
+        let topic = NewTopic::new(&lab.topic, 1, TopicReplication::Fixed(-1)).set(MARK, &mark);
         let options = AdminOptions::new().operation_timeout(Some(ADMIN_TIMEOUT));
-        let made = block_on(self.client.create_topics([&topic], &options));
-        match outcome(made) {
-            // Another command of this lab was faster.
-            Err(RDKafkaErrorCode::TopicAlreadyExists) => return Ok(incarnation(lab, &self.cluster)),
-            made => made.map_err(|code| refused("made", &lab.topic, code))?,
+        let made = outcome(block_on(self.client.create_topics([&topic], &options)));
+        self.wait_until_made(&lab.topic, made)?;
+        // Already there, it is another lab's, which was faster, or that of an earlier attempt of ours.
+        if made.is_ok() || self.mark(&lab.topic)?.as_ref() == Some(&mark) {
+            record.write(lab, &mark)
+        } else {
+            record.forget()
         }
-        self.wait_until(&lab.topic, true)?;
-        let record = record_of(lab, &self.cluster, &lab.topic);
-        fs::create_dir_all(record.parent().unwrap_or(&lab.dir))?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        lab.write_whole(&record, now.to_string().as_bytes())?;
-        Ok(incarnation(lab, &self.cluster))
+    }
+
+    fn wait_until_made(&self, topic: &str, made: Result<(), RDKafkaErrorCode>) -> Result<()> {
+        match made {
+            Ok(()) | Err(RDKafkaErrorCode::TopicAlreadyExists) => self.wait_until(topic, true),
+            Err(code) => Err(refused("made", topic, code)),
+        }
     }
 
     fn delete(&self, topic: &str) -> Result<()> {
@@ -166,7 +257,7 @@ impl Admin {
 
     fn wait_until(&self, topic: &str, there: bool) -> Result<()> {
         let deadline = Instant::now() + ADMIN_TIMEOUT;
-        while exists(self.client.inner(), topic).unwrap_or(!there) != there {
+        while exists(&self.servers, self.client.inner(), topic)? != there {
             if Instant::now() > deadline {
                 return Err(Failure::failed(
                     format!("the cluster took the order for the topic {topic} and did not carry it out"),
@@ -186,9 +277,7 @@ fn refused(what: &str, topic: &str, code: RDKafkaErrorCode) -> anyhow::Error {
     )
 }
 
-fn outcome(
-    results: Result<Vec<Result<String, (String, RDKafkaErrorCode)>>, KafkaError>,
-) -> Result<(), RDKafkaErrorCode> {
+fn outcome(results: Result<Vec<TopicResult>, KafkaError>) -> Result<(), RDKafkaErrorCode> {
     match results {
         Ok(results) => results.into_iter().try_for_each(|result| result.map(|_| ()).map_err(|(_, code)| code)),
         Err(error) => Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),

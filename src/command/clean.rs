@@ -2,25 +2,26 @@
 
 use anyhow::Result;
 
-use crate::broker::{delete_topic, embedded, made_topics};
+use crate::broker::{Cluster, delete_made};
 use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::{Line, Output};
+use crate::presence::enter_directory_alone;
 
 pub(super) fn run(lab: &Lab, out: &Output) -> Result<Exit> {
-    match &lab.kafka {
-        Some(servers) => {
-            for topic in made_topics(lab, servers)? {
-                delete_topic(lab, servers, &topic)?;
-                out.line(&Line::TopicDeleted { topic: &topic })?;
-            }
+    if !lab.has_dir()? {
+        return Ok(Exit::Done);
+    }
+    let _alone = enter_directory_alone(lab)?;
+    match Cluster::find(lab)? {
+        Some(Cluster::Kafka(servers)) => {
+            delete_made(lab, &servers, |topic| out.line(&Line::TopicDeleted { topic }))?;
         }
-        None => {
-            if let Some(broker) = embedded::find(lab)? {
-                broker.stop(lab)?;
-                out.line(&Line::BrokerStopped)?;
-            }
+        Some(Cluster::Embedded(broker)) => {
+            broker.stop(lab)?;
+            out.line(&Line::BrokerStopped)?;
         }
+        None => {}
     }
     Ok(Exit::Done)
 }

@@ -3,45 +3,39 @@
 
 use anyhow::Result;
 
-use super::topic::connect;
-use crate::crash::{Crash, CrashPoint, HoldAt};
+use super::provenance::{connect, not_acknowledged};
+use crate::crash::{CrashPoint, Holds};
 use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::{BookHold, Line, Output};
+use crate::presence::enter_making;
 use crate::store::{Family, Store};
 
-const POINTS: &[CrashPoint] = &[
-    CrashPoint::AfterLoanRow,
-    CrashPoint::AfterCommit,
-    CrashPoint::BeforeSend,
-    CrashPoint::Sent,
-    CrashPoint::AfterAck,
-];
+/// What becomes of an event whose send failed.
+const NO_OUTBOX: &str = "Its loan is committed, and there is no outbox row: nothing will send it again";
 
-pub(super) fn run(lab: &Lab, hold_at: &[HoldAt], hold: bool, out: &Output) -> Result<Exit> {
-    let command = if hold { "naive-hold" } else { "naive" };
-    let book = hold.then_some(HoldAt::new(CrashPoint::BeforeSend, 1));
-    let mut crash = Crash::new(command, POINTS, hold_at, book, out)?;
-    lab.make_dir()?;
-    let _alive = lab.enter()?;
+/// With `hold` the book's line stands for the commit and the hold together.
+pub(super) fn run(lab: &Lab, hold: bool, holds: &mut Holds, out: &Output) -> Result<Exit> {
+    let _present = enter_making(lab)?;
     let mut store = Store::make(&lab.db)?;
-    let publisher = connect(lab, &store, crash.may_hold_at(CrashPoint::Sent))?;
+    let publisher = connect(lab, &mut store, holds)?;
 
     let txn = store.begin()?;
     let loan = txn.next_loan(Family::Naive)?;
     txn.insert_loan(&loan)?;
-    crash.reached(CrashPoint::AfterLoanRow)?;
+    holds.reached(CrashPoint::AfterLoanRow)?;
     txn.commit()?;
-    crash.reached(CrashPoint::AfterCommit)?;
     if !hold {
         out.line(&Line::NaiveCommitted { loan: &loan.loan_id })?;
     }
-    crash.reached_in_book(CrashPoint::BeforeSend, &BookHold::Naive { loan: loan.loan_id.clone() })?;
+    holds.reached(CrashPoint::AfterCommit)?;
+    holds.reached_in_book(CrashPoint::BeforeSend, Some(&BookHold::Naive { loan: loan.loan_id.clone() }))?;
     let event = loan.created();
-    let in_flight = publisher.send(&event)?;
-    crash.reached(CrashPoint::Sent)?;
-    let at = in_flight.acknowledged()?;
-    crash.reached(CrashPoint::AfterAck)?;
+    let failed = |error| not_acknowledged(&event.event_id, &error, NO_OUTBOX);
+    let in_flight = publisher.send(&event).map_err(failed)?;
+    holds.reached(CrashPoint::Sent)?;
+    let at = in_flight.acknowledged().map_err(failed)?;
+    holds.reached(CrashPoint::AfterAck)?;
     out.line(&Line::NaiveSent { key: &event.event_id, at })?;
-    Ok(crash.exit())
+    Ok(Exit::Done)
 }

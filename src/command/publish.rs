@@ -2,36 +2,36 @@
 
 use anyhow::Result;
 
-use super::topic::connect;
-use crate::cli::Amount;
-use crate::crash::{Crash, CrashPoint, HoldAt};
+use super::provenance::{connect, not_acknowledged};
+use crate::crash::Holds;
 use crate::failure::Exit;
 use crate::lab::Lab;
-use crate::output::Output;
-use crate::relay::{self, Marking};
+use crate::output::{Line, Output, hint};
+use crate::presence::enter;
+use crate::relay::{Marking, Relay};
 use crate::store::Store;
 
-pub(super) fn publish(lab: &Lab, amount: &Amount, mark_first: bool, out: &Output) -> Result<Exit> {
-    let marking = if mark_first { Marking::BeforeEachSend } else { Marking::AfterEachAck };
-    run(lab, "publish", amount, marking, None, out)
-}
-
-pub(super) fn publish_hold(lab: &Lab, amount: &Amount, out: &Output) -> Result<Exit> {
-    let book = HoldAt::new(CrashPoint::BeforeMark, 1);
-    run(lab, "publish-hold", amount, Marking::AfterAllAcks, Some(book), out)
-}
-
-fn run(
-    lab: &Lab,
-    command: &'static str,
-    amount: &Amount,
-    marking: Marking,
-    book: Option<HoldAt>,
-    out: &Output,
-) -> Result<Exit> {
-    let mut crash = Crash::new(command, relay::POINTS, &amount.holds.hold_at, book, out)?;
-    let _alive = lab.enter()?;
+pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, holds: &mut Holds, out: &Output) -> Result<Exit> {
+    if lab.db.exists() {
+        // The embedded broker will want it; made later, it would not say that this command is alive.
+        lab.make_dir()?;
+    }
+    let _present = enter(lab)?;
     let mut store = Store::open(&lab.db)?;
-    let publisher = connect(lab, &store, crash.may_hold_at(CrashPoint::Sent))?;
-    relay::relay(command, amount.n, marking, &mut store, &publisher, &mut crash, out)
+    let publisher = connect(lab, &mut store, holds)?;
+    let command = holds.command();
+    let mut relay = Relay { store: &store, publisher: &publisher, holds, out, sent: 0, marked: 0 };
+    if let Err(stopped) = relay.run(limit, marking)? {
+        let then = match stopped.marked {
+            false => "Its row is pending: the next publish sends it, which can make a duplicate and loses nothing",
+            true => "Its row was marked before it was sent: nothing will send it again",
+        };
+        return Err(not_acknowledged(&stopped.event_id, &stopped.error, then));
+    }
+    let Relay { sent, marked, .. } = relay;
+    out.line(&Line::RelayDone { command, sent, marked, unpublished_left: store.counts()?.unpublished })?;
+    if sent == 0 {
+        hint("nothing was pending: write first (outbox-lab write 5)");
+    }
+    Ok(Exit::Done)
 }

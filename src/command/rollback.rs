@@ -3,16 +3,16 @@
 
 use anyhow::Result;
 
-use crate::crash::{Crash, CrashPoint, HoldAt};
+use crate::crash::{CrashPoint, Holds};
 use crate::event::Event;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::{Line, Output};
+use crate::presence::enter;
 use crate::store::{Family, Store};
 
-pub(super) fn run(lab: &Lab, hold_at: &[HoldAt], out: &Output) -> Result<Exit> {
-    let mut crash = Crash::new("rollback", &[CrashPoint::AfterLoanRow], hold_at, None, out)?;
-    let _alive = lab.enter()?;
+pub(super) fn run(lab: &Lab, holds: &mut Holds, out: &Output) -> Result<Exit> {
+    let _present = enter(lab)?;
     let mut store = Store::open(&lab.db)?;
     let Some(event_id) = store.first_event_id()? else {
         return Err(Failure::failed(
@@ -23,7 +23,7 @@ pub(super) fn run(lab: &Lab, hold_at: &[HoldAt], out: &Output) -> Result<Exit> {
     let txn = store.begin()?;
     let loan = txn.next_loan(Family::Rollback)?;
     txn.insert_loan(&loan)?;
-    crash.reached(CrashPoint::AfterLoanRow)?;
+    holds.reached(CrashPoint::AfterLoanRow)?;
     let refused = txn.insert_outbox(&Event { event_id, ..loan.created() })?;
     // Whatever came of it, this transaction is not to leave anything.
     txn.rollback()?;
@@ -32,5 +32,5 @@ pub(super) fn run(lab: &Lab, hold_at: &[HoldAt], out: &Output) -> Result<Exit> {
     }
     let present = store.has_loan(&loan.loan_id)?;
     out.line(&Line::LoanPresent { loan: &loan.loan_id, present })?;
-    Ok(if refused.is_ok() || present { Exit::Unexpected } else { crash.exit() })
+    Ok(if refused.is_ok() || present { Exit::Unexpected } else { Exit::Done })
 }

@@ -2,13 +2,13 @@
 //! changed, and a path where nothing is never reads as "everything was lost".
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::failure::Failure;
 
@@ -59,23 +59,31 @@ DROP TABLE IF EXISTS loan_number;
 DROP TABLE IF EXISTS lab_note;
 ";
 
+/// Refuses a path where something else than a lab database lies.
+///
+/// # Errors
+/// It does; nothing was changed.
+pub fn refuse_others(path: &Path) -> Result<()> {
+    inspect(path).map(|_| ())
+}
+
 /// What lies at a path.
 enum Found {
     Nothing,
     LabDatabase,
 }
 
-/// Opens the lab database at `path`; makes it, and the folders above it, where nothing is.
+/// Opens the lab database at `path`; makes it where nothing is.
 ///
 /// # Errors
 /// Something else is there, or it cannot be made.
 pub(super) fn make(path: &Path) -> Result<Connection> {
-    // Looked for before the database itself is: a database that is just being made has its -wal only when
-    // its own file has content.
+    // Looked for before the database itself is: a database that others are just making has its -wal only after its own
+    // file is there.
     let old_wal = beside(path, "-wal");
     let has_old_wal = old_wal.exists();
     if let Found::LabDatabase = inspect(path)? {
-        return open_file(path, OpenFlags::empty());
+        return open_file(path);
     }
     if has_old_wal {
         return Err(Failure::failed(
@@ -86,26 +94,38 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
             format!("move it away, or take another path with --db: {} was not made", path.display()),
         ));
     }
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(|error| {
-            Failure::failed(
-                format!("the folder {} cannot be made ({error})", folder.display()),
-                "take another path with --db, or another lab directory with --dir",
-            )
-        })?;
+    put_in_place(path)?;
+    match inspect(path)? {
+        Found::LabDatabase => open_file(path),
+        Found::Nothing => anyhow::bail!("{} was made and is gone again", path.display()),
     }
-    let mut db = connect(path, OpenFlags::SQLITE_OPEN_CREATE)?;
-    // The schema before the switch to WAL: so the main file bears the application id from its first page on.
-    let txn = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let tables: i64 = txn.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
-    if tables == 0 {
-        txn.execute_batch(SCHEMA)?;
-        txn.pragma_update(None, "application_id", APPLICATION_ID)?;
-        txn.pragma_update(None, "user_version", USER_VERSION)?;
+}
+
+/// Makes an empty lab database appear at `path` whole: a process that dies on the way leaves nothing there, and of
+/// several that do this at once one is the first and the others find its file.
+fn put_in_place(path: &Path) -> Result<()> {
+    let mut empty = Connection::open_in_memory()?;
+    empty.execute_batch(SCHEMA)?;
+    empty.pragma_update(None, "application_id", APPLICATION_ID)?;
+    empty.pragma_update(None, "user_version", USER_VERSION)?;
+    let pages = empty.serialize("main")?;
+    let draft = beside(path, &format!(".draft.{}", std::process::id()));
+    let place = || -> io::Result<()> {
+        let mut file = File::create(&draft)?;
+        file.write_all(&pages)?;
+        file.sync_all()?;
+        // Unlike a rename, a link never takes the place of a file that is there.
+        fs::hard_link(&draft, path)
+    };
+    let placed = place();
+    let _ = fs::remove_file(&draft);
+    match placed {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(Failure::failed(
+            format!("the database {} cannot be made ({error})", path.display()),
+            "look at the rights of its folder, or take another path with --db",
+        )),
+        _ => Ok(()),
     }
-    txn.commit()?;
-    settle(&db)?;
-    Ok(db)
 }
 
 /// Opens the lab database at `path`, and nothing else.
@@ -114,7 +134,7 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
 /// None is there, or something else is.
 pub(super) fn open(path: &Path) -> Result<Connection> {
     match inspect(path)? {
-        Found::LabDatabase => open_file(path, OpenFlags::empty()),
+        Found::LabDatabase => open_file(path),
         Found::Nothing => Err(Failure::failed(
             format!("there is no lab database at {}", path.display()),
             "check the path (--db, --dir), or make one with reset; nothing is known to be lost",
@@ -135,7 +155,9 @@ fn inspect(path: &Path) -> Result<Found> {
     let refuse = |what: String| Failure::failed(what, "name another path with --db; the file was not changed");
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Found::Nothing);
+        }
         Err(error) => return Err(refuse(format!("{} cannot be looked at ({error})", path.display()))),
     };
     if metadata.is_dir() {
@@ -145,7 +167,7 @@ fn inspect(path: &Path) -> Result<Found> {
         return Err(refuse(format!("{} is not a file", path.display())));
     }
     if metadata.len() == 0 {
-        return Ok(Found::Nothing);
+        return Err(refuse(format!("{} is an empty file, not a database", path.display())));
     }
     let mut header = Vec::new();
     File::open(path)
@@ -165,21 +187,30 @@ fn inspect(path: &Path) -> Result<Found> {
             number(60)
         )));
     }
-    let page_size = match u64::from(u16::from_be_bytes([header[16], header[17]])) {
+    if let Some((says, has)) = cut_short(path, number) {
+        return Err(refuse(format!("{} is damaged: it says that it has {says} bytes, and has {has}", path.display())));
+    }
+    Ok(Found::LabDatabase)
+}
+
+/// The bytes that a file should have by its header and those that it has, where these are fewer and no -wal or journal
+/// is there in which pages could still lie. Another process may be writing at this moment, so a file that seems cut is
+/// looked at again.
+fn cut_short(path: &Path, header: impl Fn(usize) -> i32) -> Option<(u64, u64)> {
+    let page_size = match u64::from(header(16).unsigned_abs() >> 16) {
         1 => 65_536,
         size => size,
     };
-    let whole = u64::from(number(28).unsigned_abs()) * page_size;
-    let wal_is_empty = fs::metadata(beside(path, "-wal")).map_or(0, |wal| wal.len()) == 0;
-    // Pages may still lie in the -wal. Where that is empty, a file shorter than its own header says was cut.
-    if metadata.len() < whole && wal_is_empty {
-        return Err(refuse(format!(
-            "{} is damaged: it says that it has {whole} bytes, and has {}",
-            path.display(),
-            metadata.len()
-        )));
+    let says = u64::from(header(28).unsigned_abs()) * page_size;
+    let length = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
+    for _ in 0..20 {
+        let has = length(path);
+        if has >= says || length(&beside(path, "-wal")) > 0 || length(&beside(path, "-journal")) > 0 {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
     }
-    Ok(Found::LabDatabase)
+    Some((says, length(path)))
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
@@ -188,21 +219,11 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn connect(path: &Path, more: OpenFlags) -> Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
+/// Opens a lab database and sets what a commit has to mean here: it is answered when it is durable.
+fn open_file(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(BUSY_TIMEOUT)?;
-    Ok(db)
-}
-
-fn open_file(path: &Path, more: OpenFlags) -> Result<Connection> {
-    let db = connect(path, more)?;
-    settle(&db)?;
-    Ok(db)
-}
-
-/// Sets what a commit has to mean here: it is answered when it is durable.
-fn settle(db: &Connection) -> Result<()> {
     // The switch of a fresh file to WAL does not run the busy handler.
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
@@ -218,5 +239,5 @@ fn settle(db: &Connection) -> Result<()> {
     db.pragma_update(None, "synchronous", "FULL")?;
     let synchronous: i64 = db.query_row("PRAGMA synchronous", (), |row| row.get(0))?;
     anyhow::ensure!(synchronous == 2, "SQLite keeps synchronous={synchronous} where it was asked for FULL");
-    Ok(())
+    Ok(db)
 }

@@ -1,9 +1,11 @@
 //! Loan numbers. Each family counts from a start of its own and skips what another has used. A number that
-//! was committed is never given out again, not even after its rows were purged: a consumer that remembers
+//! was committed is not given out again before the next reset, not even after its rows were purged: a consumer that remembers
 //! its event id would take the new event for a duplicate. One that was rolled back may be.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rusqlite::Transaction;
+
+use crate::event::Loan;
 
 /// The three rows of numbers that the book uses (7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +43,10 @@ impl Family {
 pub(super) fn next(txn: &Transaction, family: Family) -> Result<i64> {
     let last = "SELECT coalesce(max(last), 0) FROM loan_number WHERE family = ?1";
     let last: i64 = txn.prepare_cached(last)?.query_row([family.name()], |row| row.get(0))?;
-    let mut number = family.start().max(last + 1);
+    let after = |number: i64| number.checked_add(1).context("the loan numbers have come to their end");
+    let mut number = family.start().max(after(last)?);
     while let Some(used_to) = used(txn, number)? {
-        number = used_to + 1;
+        number = after(used_to)?;
     }
     let keep = "INSERT INTO loan_number (family, first, last) VALUES (?1, ?2, ?2)
                 ON CONFLICT (family) DO UPDATE SET last = excluded.last";
@@ -59,8 +62,9 @@ fn used(txn: &Transaction, number: i64) -> Result<Option<i64>> {
     if span.is_some() {
         return Ok(span);
     }
-    let row = "SELECT EXISTS (SELECT 1 FROM business_loan WHERE loan_id = 'L-' || ?1)
-                   OR EXISTS (SELECT 1 FROM outbox WHERE event_id = 'evt-' || ?1)";
-    let row: bool = txn.prepare_cached(row)?.query_row([number], |row| row.get(0))?;
+    let row = "SELECT EXISTS (SELECT 1 FROM business_loan WHERE loan_id = ?1)
+                   OR EXISTS (SELECT 1 FROM outbox WHERE event_id = ?2)";
+    let event = Loan::numbered(number).created();
+    let row: bool = txn.prepare_cached(row)?.query_row((event.aggregate_id, event.event_id), |row| row.get(0))?;
     Ok(row.then_some(number))
 }

@@ -197,13 +197,13 @@ fn json_says_the_same_as_the_text() {
     assert_eq!(
         lines("write 1"),
         [serde_json::json!({
-            "line": "written", "i": 1, "loan": "L-1001", "event": "evt-1001", "business": 1, "outbox": 1
+            "line": "written", "i": 1, "loan": "L-1001", "event": "evt-1001", "business_loan": 1, "outbox": 1
         })]
     );
     let held = lab.hold("--json publish 1 --hold-at sent");
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(held.hold_line()).unwrap(),
-        serde_json::json!({"line": "hold", "command": "publish", "at": "sent"})
+        serde_json::json!({"line": "hold", "command": "publish", "point": "sent", "nth": 1})
     );
     held.go_on();
     held.end().exits(0);

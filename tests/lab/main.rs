@@ -3,6 +3,9 @@
 //! Every test has a lab directory of its own, so they run side by side. Tests that want a real Kafka run where
 //! `KAFKA_BOOTSTRAP` is set, and say in one line that they did not where it is not.
 
+// In a test a failed expectation is what a panic is for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod support;
 
 mod bad_input;
@@ -11,4 +14,5 @@ mod clients;
 mod faults;
 mod holds;
 mod ids;
+mod kafka;
 mod scripts;

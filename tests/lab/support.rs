@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use tempfile::TempDir;
 
 /// How long anything may take before a test gives up on it. No test waits so long unless it fails.
@@ -89,6 +91,17 @@ impl Lab {
         self.run(line).exits(0).stdout
     }
 
+    /// Runs command lines side by side, each to its end. The outcomes are in the order of the lines.
+    #[track_caller]
+    pub fn at_once<L: AsRef<str>>(&self, lines: impl IntoIterator<Item = L>) -> Vec<Ended> {
+        let commands = lines.into_iter().map(|line| {
+            let mut command = self.command(line.as_ref().split_whitespace());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            (line.as_ref().to_owned(), command)
+        });
+        all_to_their_ends(commands.collect())
+    }
+
     /// Runs a command line until it prints its HOLD line.
     #[track_caller]
     pub fn hold(&self, line: &str) -> Held {
@@ -118,6 +131,19 @@ impl Lab {
     #[track_caller]
     pub fn keys(&self) -> Vec<String> {
         self.ok("consume").lines().map(|line| line.split_once(',').unwrap().0.to_owned()).collect()
+    }
+
+    /// Sends a record as another program would, to the embedded broker.
+    pub fn send_foreign(&self, key: Option<&str>, payload: &str) {
+        let up = self.ok("broker status");
+        let servers = up.trim().strip_prefix("[broker] up ").unwrap();
+        let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", servers).create().unwrap();
+        let mut record = BaseRecord::<str, str>::to("v2c7.outbox").payload(payload);
+        if let Some(key) = key {
+            record = record.key(key);
+        }
+        producer.send(record).unwrap();
+        producer.flush(DEADLINE).unwrap();
     }
 
     /// The pid of the embedded broker.
@@ -195,7 +221,7 @@ impl Ended {
     /// Asserts the exit code. An error names the next step.
     #[track_caller]
     pub fn exits(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "{self:#?}");
+        assert_eq!(self.code, Some(code), "{} ended otherwise: {self:#?}", self.line);
         self
     }
 
@@ -327,6 +353,34 @@ impl Drop for Held {
             let _ = child.wait();
         }
     }
+}
+
+/// Runs commands side by side, each to its end, with a deadline: a command that holds by mistake does not end.
+#[track_caller]
+pub fn all_to_their_ends(commands: Vec<(String, Command)>) -> Vec<Ended> {
+    let begun = commands.into_iter().map(|(line, mut command)| {
+        let child = command.spawn().unwrap();
+        let pid = Pid::from_raw(child.id().try_into().unwrap());
+        let (sender, outcome) = channel();
+        thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+        (line, pid, outcome)
+    });
+    let begun: Vec<_> = begun.collect();
+    let deadline = Instant::now() + DEADLINE;
+    let mut ended = Vec::new();
+    for (nth, (line, _, outcome)) in begun.iter().enumerate() {
+        let Ok(output) = outcome.recv_timeout(deadline.saturating_duration_since(Instant::now())) else {
+            // Nobody waits for them any more, so they are not to stay behind.
+            for (_, pid, outcome) in &begun[nth..] {
+                if outcome.try_recv().is_err() {
+                    let _ = kill(*pid, Signal::SIGKILL);
+                }
+            }
+            panic!("{line} does not end");
+        };
+        ended.push(Ended::of(line, output));
+    }
+    ended
 }
 
 /// Waits for a state, with a deadline.

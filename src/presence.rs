@@ -1,0 +1,117 @@
+//! Who is at work: every command says that it is alive, in its lab directory and at its database, so that a `reset` can
+//! refuse and name it. Two lab directories can share a database, and a database can outlive a lab directory.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::failure::Failure;
+use crate::lab::Lab;
+use crate::lock::{Kind, LockFile};
+use crate::output::hint;
+use crate::store;
+
+/// How long a command waits for a `reset` that is at work.
+const RESET_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a command that has to be alone waits for others that are just dying.
+const DYING_PATIENCE: Duration = Duration::from_millis(300);
+
+/// The proof that this command is at work. Dropped, it says that the command has ended.
+#[must_use = "dropped at once, it says that the command has ended"]
+pub struct Presence {
+    _locks: Vec<LockFile>,
+}
+
+/// For a command that takes what is there. It makes nothing: where there is no lab directory and no database, there is
+/// nothing to reset either, so nothing to say.
+///
+/// # Errors
+/// A `reset` is at work here and does not end; the lab directory cannot be written; or the database is none of a lab's.
+pub fn enter(lab: &Lab) -> Result<Presence> {
+    let mut locks = Vec::new();
+    if lab.has_dir()? {
+        locks.push(lab.lock_file("alive.lock")?);
+    }
+    if lab.db.exists() {
+        store::refuse_others(&lab.db)?;
+        locks.push(lab.open_lock(&beside_database(lab))?);
+    }
+    stand(locks, Kind::Shared)
+}
+
+/// For a command that makes what is missing.
+///
+/// # Errors
+/// As [`enter`]; or the lab directory, or the database's folder, cannot be made.
+pub fn enter_making(lab: &Lab) -> Result<Presence> {
+    stand(both(lab)?, Kind::Shared)
+}
+
+/// For the command that takes away what others stand on: alone or not at all.
+///
+/// # Errors
+/// Another command is alive; its pid is named.
+pub fn enter_alone(lab: &Lab) -> Result<Presence> {
+    stand(both(lab)?, Kind::Exclusive)
+}
+
+/// As [`enter_alone`], for a command that leaves the database be.
+///
+/// # Errors
+/// Another command is alive in the lab directory; its pid is named.
+pub fn enter_directory_alone(lab: &Lab) -> Result<Presence> {
+    stand(vec![lab.lock_file("alive.lock")?], Kind::Exclusive)
+}
+
+fn both(lab: &Lab) -> Result<Vec<LockFile>> {
+    lab.has_dir()?;
+    store::refuse_others(&lab.db)?;
+    lab.make_dir()?;
+    lab.make_folder_of_database()?;
+    Ok(vec![lab.lock_file("alive.lock")?, lab.open_lock(&beside_database(lab))?])
+}
+
+fn beside_database(lab: &Lab) -> PathBuf {
+    let mut name = lab.db.as_os_str().to_owned();
+    name.push(".alive.lock");
+    name.into()
+}
+
+fn stand(locks: Vec<LockFile>, kind: Kind) -> Result<Presence> {
+    let deadline = Instant::now() + if kind == Kind::Shared { RESET_PATIENCE } else { DYING_PATIENCE };
+    let mut told = false;
+    for lock in &locks {
+        while !lock.try_lock(kind)? {
+            let holder = lock.holder(kind)?;
+            if Instant::now() >= deadline {
+                return Err(in_the_way(kind, holder));
+            }
+            if let (Some(pid), Kind::Shared, false) = (holder, kind, told) {
+                hint(&format!("waiting for the reset of pid {pid}"));
+                told = true;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+    Ok(Presence { _locks: locks })
+}
+
+fn in_the_way(kind: Kind, holder: Option<u32>) -> anyhow::Error {
+    let (pid, kill) = match holder {
+        Some(pid) => (format!("pid {pid}"), format!("kill -9 {pid}")),
+        None => ("a process that does not say who it is".to_owned(), "look for it with lsof".to_owned()),
+    };
+    match kind {
+        Kind::Shared => Failure::failed(
+            format!("a reset is at work on this lab directory or database: {pid}"),
+            format!("let it end (if it is held: {kill}), or take another --dir and --db"),
+        ),
+        Kind::Exclusive => Failure::failed(
+            format!("another command is alive on this lab directory or database: {pid}"),
+            format!("let it end, or {kill}; then type the command again. Nothing was changed"),
+        ),
+    }
+}
