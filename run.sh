@@ -47,8 +47,12 @@ build() {
   need c++ "librdkafka's build asks for a C++ compiler" "sudo apt-get install g++" "sudo dnf install gcc-c++" "xcode-select --install"
   need make "make builds librdkafka" "sudo apt-get install make" "sudo dnf install make" "xcode-select --install"
   lab=$root/target/release/outbox-lab
-  [ -x "$lab" ] || echo "run.sh: the first build takes a few minutes" >&2
-  if ! cargo build --release --locked --quiet --manifest-path "$root/Cargo.toml" --target-dir "$root/target" >&2; then
+  local quiet=--quiet
+  if [ ! -x "$lab" ]; then
+    echo "run.sh: the first build takes a few minutes" >&2
+    quiet=
+  fi
+  if ! cargo build --release --locked ${quiet:+"$quiet"} --manifest-path "$root/Cargo.toml" --target-dir "$root/target" >&2; then
     echo "run.sh: the lab could not be built; the reason stands above" >&2
     exit 4
   fi

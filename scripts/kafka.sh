@@ -274,7 +274,7 @@ wait_until_it_answers() {
 
 say_up() {
     echo "kafka: up $address ($(how))"
-    echo "export KAFKA_BOOTSTRAP=$address" >&2
+    echo "kafka: in each terminal type: export KAFKA_BOOTSTRAP=$address" >&2
 }
 
 up() {

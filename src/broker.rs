@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     /// A fresh topic whose offsets start at 0, and how many other topics went with the old one: on the embedded broker
-    /// that is every topic of the lab directory. `before` runs when it is certain that the topic may be replaced, and
+    /// those are the other topics of the lab directory. `before` runs when it is certain that the topic may be replaced, and
     /// before anything is.
     ///
     /// # Errors
@@ -136,7 +136,8 @@ fn not_taken(error: KafkaError) -> anyhow::Error {
     match error {
         KafkaError::ClientConfig(_, reason, key, value) if reason.contains("OpenSSL not available") => Failure::failed(
             format!("{key}={value} needs TLS, and this build has none"),
-            "build it with TLS: cargo build --release --locked --features tls (it needs OpenSSL's headers)",
+            "build one with it (OpenSSL's headers are needed), and use target/tls/release/outbox-lab: \
+             cargo build --release --locked --features tls --target-dir target/tls",
         ),
         KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => Failure::usage(
             format!("librdkafka has no property \"{key}\""),

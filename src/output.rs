@@ -18,8 +18,8 @@ use crate::reconcile::{Finding, Reconciliation, Tally};
 
 /// A hint, a warning or an error, on standard error.
 pub fn hint(text: &str) {
-    // Where standard error is closed there is nobody to tell.
-    let _ = writeln!(io::stderr(), "outbox-lab: {text}");
+    // In one piece, since others write there too. Where standard error is closed there is nobody to tell.
+    let _ = io::stderr().write_all(format!("outbox-lab: {text}\n").as_bytes());
 }
 
 /// Standard output, as text or as JSON lines.
@@ -223,7 +223,8 @@ impl Line<'_> {
             ),
             Self::Finding(finding) => write!(w, "[reconcile] {finding}"),
             Self::Sum { records, events, redelivered, without_event_id } => {
-                write!(w, "[reconcile] {records} records = {events} events + {redelivered} redelivered")?;
+                let (record, event) = (plural(*records, "record"), plural(*events, "event"));
+                write!(w, "[reconcile] {records} {record} = {events} {event} + {redelivered} redelivered")?;
                 match without_event_id {
                     0 => Ok(()),
                     n => write!(w, " + {n} without an event id"),
@@ -245,6 +246,10 @@ impl Line<'_> {
             Self::TopicDeleted { topic } => write!(w, "[clean] topic deleted {topic}"),
         }
     }
+}
+
+fn plural(n: u64, noun: &str) -> String {
+    if n == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
 fn path_text<S: serde::Serializer>(path: &Path, s: S) -> Result<S::Ok, S::Error> {

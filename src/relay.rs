@@ -10,7 +10,7 @@ use crate::crash::{CrashPoint, Holds};
 use crate::event::{OutboxRow, Position};
 use crate::failure::Failure;
 use crate::output::{BookHold, Line, Output, hint};
-use crate::store::{Marked, Store};
+use crate::store::{Marked, Store, TopicNote};
 
 /// How many rows are fetched at a time: the relay never holds the whole table.
 const PAGE: u32 = 1_000;
@@ -39,10 +39,28 @@ pub struct Stopped {
     pub error: SendError,
 }
 
+/// Notes in the database, before the first send, where its events go from now on.
+///
+/// # Errors
+/// The database stays locked for longer than the busy timeout.
+pub fn bind(store: &mut Store, publisher: &Publisher) -> Result<()> {
+    let incarnation = publisher.incarnation();
+    store.bind_topic(incarnation)?;
+    match store.topic_note()? {
+        TopicNote::BoundTo(noted) if noted != *incarnation => hint(&format!(
+            "the earlier events went to the {noted}; these go to the {incarnation}. The rows are safe, but the two topics \
+             will not reconcile: reset, with the same --dir, --db and --topic, begins again"
+        )),
+        TopicNote::ResetUnderWay => hint("a reset was interrupted here: another reset ends it"),
+        TopicNote::BoundTo(_) | TopicNote::Unbound => {}
+    }
+    Ok(())
+}
+
 /// A relay at work, and what it has done so far.
 pub struct Relay<'a, 'b> {
     /// Where the rows are.
-    pub store: &'a Store,
+    pub store: &'a mut Store,
     /// Where they go.
     pub publisher: &'a Publisher,
     /// Where it may be stopped.
@@ -113,6 +131,9 @@ impl Relay<'_, '_> {
 
     fn send(&mut self, row: &OutboxRow) -> Result<Result<Position, SendError>> {
         self.holds.reached(CrashPoint::BeforeSend)?;
+        if self.sent == 0 {
+            bind(self.store, self.publisher)?;
+        }
         let in_flight = match self.publisher.send(&row.event) {
             Ok(in_flight) => in_flight,
             Err(error) => return Ok(Err(error)),

@@ -63,7 +63,7 @@ pub(super) struct Ask {
 /// What it answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// Done; this is who it is now, and how many topics went with the old cluster.
+    /// Done; this is who it is now, and how many other topics went with the old cluster.
     Done { broker: Embedded, topics_gone: usize },
     /// It does not know the asker's generation.
     Stranger,
@@ -172,7 +172,7 @@ impl Embedded {
     }
 
     /// Replaces the cluster by a new one that has this topic alone. Returns who the broker is now, and how
-    /// many topics went with the old cluster.
+    /// many other topics went with the old cluster.
     ///
     /// # Errors
     /// The broker cannot.

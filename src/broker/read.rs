@@ -2,6 +2,7 @@
 //! there when the reading began.
 
 use std::mem::ManuallyDrop;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -14,6 +15,9 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use super::{ANSWER_TIMEOUT, Cluster, Reports, client_config, create, no_answer, topic};
 use crate::event::{Incarnation, Position, Record};
 use crate::lab::Lab;
+
+/// How long the marker of a transaction that was ended is waited for.
+const MARKER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A reading that brings nothing for so long has ended short.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -102,10 +106,7 @@ impl Reader {
         let mut ending = Ending::Whole;
         let ends = self.ends()?;
         for (nth, (&partition, &end)) in self.partitions.iter().zip(&ends).enumerate() {
-            let (first, stable) = self
-                .consumer
-                .fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT)
-                .map_err(|error| self.silent(&error))?;
+            let (first, stable) = self.stable_range(partition, end)?;
             if first > 0 && ending == Ending::Whole {
                 ending = Ending::Truncated { partition, first };
             }
@@ -141,6 +142,20 @@ impl Reader {
             }
         };
         self.partitions.iter().map(end).collect()
+    }
+
+    /// The first offset, and the end of what is committed: an open transaction holds it back from `end`. One that has just
+    /// been ended does so for a moment more, until the broker has written its marker.
+    fn stable_range(&self, partition: i32, end: i64) -> Result<(i64, i64)> {
+        let deadline = Instant::now() + MARKER_PATIENCE;
+        loop {
+            let range = self.consumer.fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT);
+            let (first, stable) = range.map_err(|error| self.silent(&error))?;
+            if stable >= end || Instant::now() > deadline {
+                return Ok((first, stable));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn silent(&self, error: &KafkaError) -> anyhow::Error {

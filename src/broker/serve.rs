@@ -5,6 +5,7 @@
 //! ask for topics on a control port. The broker leaves when it is told to, when its lab directory is gone, or
 //! after a day without a lab command.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -112,14 +113,14 @@ impl Watch {
 struct Broker {
     cluster: Cluster,
     identity: Embedded,
-    topics: usize,
+    topics: BTreeSet<String>,
 }
 
 impl Broker {
     fn new(lab: &Lab, control: u16) -> Result<Self> {
         let (cluster, identity) = new_cluster(control)?;
         put_on_record(lab, &identity)?;
-        Ok(Self { cluster, identity, topics: 0 })
+        Ok(Self { cluster, identity, topics: BTreeSet::new() })
     }
 
     /// Answers one caller; `true` when it was told to end.
@@ -153,13 +154,15 @@ impl Broker {
         match ask.request {
             Request::Greet | Request::Stop => {}
             Request::Topic(topic) => {
-                self.topics += usize::from(make_topic(&self.cluster, &self.identity.bootstrap, &topic)?);
+                make_topic(&self.cluster, &self.identity.bootstrap, &topic)?;
+                self.topics.insert(topic);
             }
             Request::Fresh(topic) => {
                 let (cluster, identity) = new_cluster(self.identity.control)?;
                 make_topic(&cluster, &identity.bootstrap, &topic)?;
                 put_on_record(lab, &identity)?;
-                topics_gone = std::mem::replace(&mut self.topics, 1);
+                topics_gone = self.topics.iter().filter(|old| **old != topic).count();
+                self.topics = BTreeSet::from([topic]);
                 let old = std::mem::replace(&mut self.identity, identity);
                 replaced = Some((std::mem::replace(&mut self.cluster, cluster), old.bootstrap));
             }
@@ -199,11 +202,10 @@ fn put_on_record(lab: &Lab, identity: &Embedded) -> Result<()> {
     lab.write_whole(&record_path(lab), &serde_json::to_vec(identity)?)
 }
 
-/// Makes a topic of one partition; `false` if it is there already.
-fn make_topic(cluster: &Cluster, bootstrap: &str, topic: &str) -> Result<bool> {
+/// Makes a topic of one partition, if it is not there already.
+fn make_topic(cluster: &Cluster, bootstrap: &str, topic: &str) -> Result<()> {
     match prodding(bootstrap, || cluster.create_topic(topic, 1, 1)) {
-        Ok(()) => Ok(true),
-        Err(KafkaError::MockCluster(RDKafkaErrorCode::TopicAlreadyExists)) => Ok(false),
+        Ok(()) | Err(KafkaError::MockCluster(RDKafkaErrorCode::TopicAlreadyExists)) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

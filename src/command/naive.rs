@@ -9,6 +9,7 @@ use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::{BookHold, Line, Output};
 use crate::presence::enter_making;
+use crate::relay::bind;
 use crate::store::{Family, Store};
 
 /// What becomes of an event whose send failed.
@@ -18,7 +19,7 @@ const NO_OUTBOX: &str = "Its loan is committed, and there is no outbox row: noth
 pub(super) fn run(lab: &Lab, hold: bool, holds: &mut Holds, out: &Output) -> Result<Exit> {
     let _present = enter_making(lab)?;
     let mut store = Store::make(&lab.db)?;
-    let publisher = connect(lab, &mut store, holds)?;
+    let publisher = connect(lab, holds)?;
 
     let txn = store.begin()?;
     let loan = txn.next_loan(Family::Naive)?;
@@ -30,6 +31,7 @@ pub(super) fn run(lab: &Lab, hold: bool, holds: &mut Holds, out: &Output) -> Res
     }
     holds.reached(CrashPoint::AfterCommit)?;
     holds.reached_in_book(CrashPoint::BeforeSend, Some(&BookHold::Naive { loan: loan.loan_id.clone() }))?;
+    bind(&mut store, &publisher)?;
     let event = loan.created();
     let failed = |error| not_acknowledged(&event.event_id, &error, NO_OUTBOX);
     let in_flight = publisher.send(&event).map_err(failed)?;

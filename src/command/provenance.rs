@@ -9,27 +9,16 @@ use crate::event::Incarnation;
 use crate::failure::Failure;
 use crate::lab::Lab;
 use crate::output::hint;
-use crate::store::{Store, TopicNote};
+use crate::store::TopicNote;
 
-const BEGIN_AGAIN: &str = "begin again: outbox-lab reset";
+const BEGIN_AGAIN: &str = "begin again with reset, and the same --dir, --db and --topic as here";
 
-/// Connects a command that sends, and notes in the database where its events go from now on.
-pub(super) fn connect(lab: &Lab, store: &mut Store, holds: &Holds) -> Result<Publisher> {
+/// Connects a command that sends.
+pub(super) fn connect(lab: &Lab, holds: &Holds) -> Result<Publisher> {
     let announce: fn() = || hint("on the wire: a produce request has gone out, and its answer has not come");
     // Only for a process that will be held there: statistics cost.
     let on_wire = holds.may_hold_at(CrashPoint::Sent).then_some(announce);
-    let publisher = Publisher::connect(lab, on_wire)?;
-    let incarnation = publisher.incarnation();
-    store.bind_topic(incarnation)?;
-    match store.topic_note()? {
-        TopicNote::BoundTo(noted) if noted != *incarnation => hint(&format!(
-            "the earlier events went to the {noted}; these go to the {incarnation}. The rows are safe, but the two topics \
-             will not reconcile: outbox-lab reset begins again"
-        )),
-        TopicNote::ResetUnderWay => hint("a reset was interrupted here: type outbox-lab reset to end it"),
-        TopicNote::BoundTo(_) | TopicNote::Unbound => {}
-    }
-    Ok(publisher)
+    Publisher::connect(lab, on_wire)
 }
 
 /// A send that was refused or is in doubt, with what it means for the event: `then` says what becomes of it.
@@ -56,16 +45,21 @@ pub(super) fn same_topic(lab: &Lab, note: &TopicNote, found: Option<&Incarnation
         TopicNote::ResetUnderWay => {
             return Err(Failure::inconclusive(
                 format!("a reset of {} was interrupted: rows and topic do not belong together", lab.db.display()),
-                "end it: outbox-lab reset",
+                "end it by another reset, with the same --dir, --db and --topic",
             ));
         }
         TopicNote::BoundTo(noted) if Some(noted) == found => return Ok(()),
         TopicNote::BoundTo(noted) => noted,
     };
-    let found = found.map_or_else(|| "there is no such topic".to_owned(), |found| format!("this is the {found}"));
+    let here =
+        lab.kafka.as_deref().map_or_else(|| "on the embedded broker".to_owned(), |servers| format!("at {servers}"));
+    let found = match found {
+        Some(found) => format!("this is the {found}"),
+        None => format!("{here} there is no such topic"),
+    };
     Err(Failure::inconclusive(
         format!("the records are gone from here: the events of {} went to the {noted}, and {found}", lab.db.display()),
-        format!("name the right place (--bootstrap, --topic, --dir), or {BEGIN_AGAIN}"),
+        format!("name the right place (--bootstrap or KAFKA_BOOTSTRAP, --topic, --dir), or {BEGIN_AGAIN}"),
     ))
 }
 

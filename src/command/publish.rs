@@ -18,9 +18,9 @@ pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, holds: &mut Holds, ou
     }
     let _present = enter(lab)?;
     let mut store = Store::open(&lab.db)?;
-    let publisher = connect(lab, &mut store, holds)?;
+    let publisher = connect(lab, holds)?;
     let command = holds.command();
-    let mut relay = Relay { store: &store, publisher: &publisher, holds, out, sent: 0, marked: 0 };
+    let mut relay = Relay { store: &mut store, publisher: &publisher, holds, out, sent: 0, marked: 0 };
     if let Err(stopped) = relay.run(limit, marking)? {
         let then = match stopped.marked {
             false => "Its row is pending: the next publish sends it, which can make a duplicate and loses nothing",

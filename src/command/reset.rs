@@ -17,7 +17,9 @@ pub(super) fn run(lab: &Lab, holds: &mut Holds, out: &Output) -> Result<Exit> {
     let mut store = Store::make(&lab.db)?;
     let (incarnation, topics_gone) = Cluster::ensure(lab)?.fresh_topic(lab, || store.begin_reset())?;
     if topics_gone > 0 {
-        hint("the embedded broker has a new cluster: every topic of this lab directory went with the old one");
+        hint(&format!(
+            "the other topics of this lab directory went, too: on the embedded broker a reset takes all {topics_gone}"
+        ));
     }
     holds.reached(CrashPoint::AfterTopic)?;
     store.finish_reset(&incarnation)?;

@@ -178,7 +178,7 @@ fn heed_signals() {
 /// Runs a test on the embedded broker, and on a real Kafka where there is one.
 pub fn on_each_broker(test: &str, body: impl Fn(&Lab)) {
     body(&Lab::new());
-    if let Some(lab) = Lab::on_kafka(test) {
+    if let Some(lab) = Lab::on_kafka(&format!("{test}, on a real Kafka (on the embedded broker it was)")) {
         body(&lab);
     }
 }

@@ -147,7 +147,7 @@ fn a_reset_that_meets_a_lock_empties_nothing_and_says_what_is_certain() {
     }
     lab.ok("reconcile --expect 3/3/1/1");
     assert!(lab.ok("--dir half-way verify").contains("business_loan=3 outbox=3 "));
-    lab.run("--dir half-way reconcile").exits(3).says("was interrupted").says("outbox-lab reset");
+    lab.run("--dir half-way reconcile").exits(3).says("was interrupted").says("another reset");
     lab.ok("--dir half-way reset");
     assert!(lab.ok("--dir half-way verify").contains("business_loan=0 outbox=0 "));
     lab.ok("--dir half-way clean");
