@@ -62,7 +62,8 @@ remove_work() {
   # An impatient second Ctrl-C would stop it halfway.
   trap '' INT TERM HUP
   if [ -n "$work" ]; then
-    rm -rf "$work"
+    # An embedded broker that was just coming up may put a file there meanwhile; then it leaves.
+    rm -rf "$work" 2>/dev/null || { sleep 1 && rm -rf "$work"; }
   fi
 }
 
@@ -71,14 +72,22 @@ play() {
   need diff "it compares the transcript" "sudo apt-get install diffutils" "sudo dnf install diffutils" "xcode-select --install"
   build
 
-  # Trapped, so that they wait for the scenario, which cleans up behind itself in the folder that the exit removes. Before
-  # there is a folder, and while mktemp has not told its name: one that came in between would leave it behind.
   work=
   trap remove_work EXIT
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
-  trap 'exit 129' HUP
-  if ! work=$(trap '' INT TERM HUP && mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") || ! mkdir "$work/play"; then
+  # Only noted for now: so run.sh waits for the scenario, which cleans up behind itself in the folder that the exit removes,
+  # and for mktemp, which has a folder before it has told its name.
+  signal=
+  trap 'signal=130' INT
+  trap 'signal=143' TERM
+  trap 'signal=129' HUP
+  local made=no
+  if work=$(trap '' INT TERM HUP && mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") && mkdir "$work/play"; then
+    made=yes
+  fi
+  if [ -n "$signal" ]; then
+    exit "$signal"
+  fi
+  if [ "$made" = no ]; then
     echo "FAIL: there is no folder to play in; TMPDIR names another place for it"
     exit 4
   fi
@@ -87,6 +96,12 @@ play() {
   status=0
   # pipefail: the status is the scenario's, tee's being 0.
   OUTBOX_LAB_BIN=$lab bash "$root/scripts/scenario.sh" "$work/play" | tee "$transcript" || status=$?
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  trap 'exit 129' HUP
+  if [ -n "$signal" ]; then
+    exit "$signal"
+  fi
   case $status in
     0) ;;
     1)
