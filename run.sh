@@ -63,7 +63,15 @@ remove_work() {
   # An impatient second Ctrl-C would stop it halfway.
   trap '' INT TERM HUP
   if [ -n "$work" ]; then
-    rm -rf "$work"
+    # An embedded broker that was just coming up may put a file there meanwhile; then it leaves.
+    rm -rf "$work" 2>/dev/null || { sleep 1 && rm -rf "$work"; }
+  fi
+}
+
+# Ends the play if a signal has come.
+heed_signal() {
+  if [ -n "$signal" ]; then
+    exit "$signal"
   fi
 }
 
@@ -75,14 +83,20 @@ play() {
   need awk "it takes transcripts apart" "sudo apt-get install mawk" "sudo dnf install gawk" "xcode-select --install"
   build
 
-  # Trapped, so that they wait for what plays, which cleans up behind itself in the folder that the exit removes. Before
-  # there is a folder: one that came in between would leave it behind.
   work=
   trap remove_work EXIT
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
-  trap 'exit 129' HUP
-  if ! work=$(mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") || ! mkdir "$work/play" "$work/golden"; then
+  # Only noted: so run.sh waits for what plays, which cleans up behind itself in the folder that the exit removes, and for
+  # mktemp, which has a folder before it has told its name.
+  signal=
+  trap 'signal=130' INT
+  trap 'signal=143' TERM
+  trap 'signal=129' HUP
+  local made=no
+  if work=$(trap '' INT TERM HUP && mktemp -d "${TMPDIR:-/tmp}/outbox-lab.XXXXXX") && mkdir "$work/play" "$work/golden"; then
+    made=yes
+  fi
+  heed_signal
+  if [ "$made" = no ]; then
     echo "FAIL: there is no folder to play in; TMPDIR names another place for it"
     exit 4
   fi
@@ -99,6 +113,7 @@ play() {
     elif ! compare "$part"; then
       differs="$differs $part"
     fi
+    heed_signal
   done
   if [ "$verb" = accept ]; then
     echo "ACCEPTED: expected/ has these transcripts now; git diff shows the change"
@@ -118,6 +133,7 @@ play_part() {
     experiments) own_lab run ;;
     matrix) own_lab sweep ;;
   esac | tee "$work/$1" || status=$?
+  heed_signal
   # pipefail: the status is that of the play, tee's being 0.
   case $status in
     0) ;;

@@ -34,12 +34,13 @@ if [ -n "${KAFKA_BOOTSTRAP:-}" ]; then
 fi
 export OUTBOX_LAB_TOPIC=$topic
 
-held=
 clean_up() {
   trap '' INT TERM HUP
-  if [ -n "$held" ]; then
-    kill -9 "$held" 2>/dev/null || true
-  fi
+  # Not by $held: a signal can come between a start and the noting of its pid.
+  local job
+  for job in $(jobs -p); do
+    kill -9 "$job" 2>/dev/null || true
+  done
   # The embedded brokers end, or the topics of this run are deleted.
   "$lab" --dir .lab clean >/dev/null || true
   "$lab" --dir second clean >/dev/null || true
@@ -73,7 +74,6 @@ hold() {
     local status=0
     kill -9 "$held" 2>/dev/null || true
     wait "$held" 2>/dev/null || status=$?
-    held=
     echo "scenario.sh: $* came to no HOLD (status $status)" >&2
     case $status in
       0 | 3 | 137) exit 3 ;;
@@ -84,14 +84,13 @@ hold() {
 
 # crash: kills the held process from outside, and asserts that it died of that.
 crash() {
-  local pid=$held status=0
+  local status=0
   echo "\$ kill -9 <pid>"
-  kill -9 "$pid" || true
+  kill -9 "$held" || true
   # The shell reports the death on standard error; the status tells it as well: 128 + 9.
-  wait "$pid" 2>/dev/null || status=$?
-  held=
+  wait "$held" 2>/dev/null || status=$?
   if [ "$status" -ne 137 ]; then
-    echo "scenario.sh: process $pid did not die of signal 9 (status $status): the kill missed" >&2
+    echo "scenario.sh: process $held did not die of signal 9 (status $status): the kill missed" >&2
     exit 3
   fi
 }

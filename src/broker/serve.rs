@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,13 +41,18 @@ type Cluster = MockCluster<'static, DefaultProducerContext>;
 /// The lab directory cannot be written, or the cluster cannot be made.
 pub fn serve(lab: &Lab, idle: Duration) -> Result<()> {
     leave_the_callers_world();
-    lab.make_dir()?;
+    // Not made here: where it is gone by now, whoever started this broker has been cleaned up behind.
     let lock = lab.lock_file("broker.lock")?;
     if !lock.try_lock(Kind::Exclusive)? {
         return Ok(());
     }
     let control = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no loopback port for the embedded broker")?;
     let mut broker = Broker::new(lab, control.local_addr()?.port())?;
+    // Whoever started it reads this, or has died in the meantime: then nobody knows of this broker, and `clean` may have
+    // come too early to find it.
+    if writeln!(io::stdout()).is_err() {
+        leave(&record_path(lab));
+    }
     unistd::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
 
     let watch = Watch { record: record_path(lab), idle, last_asked: Arc::new(Mutex::new(Instant::now())) };

@@ -145,6 +145,7 @@ fn the_embedded_broker_leaves_when_its_lab_directory_is_gone() {
 #[test]
 fn the_embedded_broker_leaves_when_no_command_has_asked_for_long() {
     let lab = Lab::new();
+    fs::create_dir(lab.path(".lab")).unwrap();
     let mut broker = Companion(lab.command(["broker", "serve", "--idle", "1"]).stdout(Stdio::null()).spawn().unwrap());
     wait_for("the broker", || (lab.ok("broker status") != "[broker] down\n").then_some(()));
     let status = wait_for("the end of the broker", || broker.0.try_wait().unwrap());

@@ -12,7 +12,9 @@ use nix::unistd::Pid;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
-use crate::support::{BINARY, DEADLINE, Ended, Held, Lab, ROOT, bytes, not_run, on_each_broker, other_program};
+use crate::support::{
+    BINARY, DEADLINE, Ended, Held, Lab, ROOT, all_to_their_ends, bytes, not_run, on_each_broker, other_program,
+};
 
 const PASS: &str = "PASS: the transcript is the one in expected/chapter.txt\n";
 
@@ -398,6 +400,26 @@ fn a_signal_in_the_middle_ends_it_with_nothing_left() {
             }
         }
     });
+}
+
+/// So would a broker be left that comes up when its starter was killed and `clean` has found none.
+#[test]
+fn a_broker_whose_starter_has_died_does_not_stay() {
+    let lab = Lab::new();
+    lab.ok("write 1");
+    let serve = |dir: &str| {
+        let (starter, stdout) = std::io::pipe().unwrap();
+        drop(starter);
+        let mut serve = lab.command(["--dir", dir, "broker", "serve"]);
+        serve.stdout(stdout).stderr(Stdio::piped());
+        all_to_their_ends(vec![("broker serve".to_owned(), serve)]).remove(0)
+    };
+    serve(".lab").exits(0);
+    assert!(!lab.path(".lab/broker.json").exists());
+    assert_eq!(lab.ok("broker status"), "[broker] down\n");
+
+    serve("gone").exits(4);
+    assert!(!lab.path("gone").exists(), "a directory that is gone stays so");
 }
 
 /// A process group, none of which outlives the test.
