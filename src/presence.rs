@@ -17,7 +17,7 @@ use crate::store;
 const RESET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a command that has to be alone waits for others that are just dying.
-const DYING_PATIENCE: Duration = Duration::from_millis(300);
+const DYING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The proof that this command is at work. Dropped, it says that the command has ended.
 #[must_use = "dropped at once, it says that the command has ended"]
