@@ -14,6 +14,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use crate::support::{
     BINARY, DEADLINE, Ended, Held, Lab, ROOT, all_to_their_ends, bytes, not_run, on_each_broker, other_program,
+    wait_for,
 };
 
 const PASS: &str = "PASS: what was printed is what expected/ has: chapter\n";
