@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::process::wait_for;
 use crate::broker::embedded;
 use crate::failure::Failure;
 use crate::lab::Lab;
@@ -35,7 +36,8 @@ impl Broker {
         match self {
             Self::Process(pid) => {
                 let pid = Pid::from_raw(i32::try_from(*pid)?);
-                kill(pid, signal).with_context(|| format!("the broker, pid {pid}, cannot be signalled"))
+                kill(pid, signal).with_context(|| format!("the broker, pid {pid}, cannot be signalled"))?;
+                if signal == Signal::SIGSTOP { await_stop(pid) } else { Ok(()) }
             }
             Self::Container(name) => {
                 let verb = if signal == Signal::SIGSTOP { "pause" } else { "unpause" };
@@ -49,6 +51,14 @@ impl Broker {
             }
         }
     }
+}
+
+/// A signal that was sent is not one that has arrived: on a busy machine the broker answers for a while yet.
+fn await_stop(pid: Pid) -> Result<()> {
+    wait_for("the broker to be frozen", || {
+        let state = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output()?.stdout;
+        Ok(state.trim_ascii_start().starts_with(b"T"))
+    })
 }
 
 /// The Kafka that `scripts/kafka.sh` has on record, if it is the one at these servers.
