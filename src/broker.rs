@@ -1,27 +1,23 @@
 //! Kafka: publish an event and await its acknowledgement, read a topic to its end, make and delete topics.
 //! It knows nothing of the database; that gap is the lesson.
 
+mod client;
 pub mod embedded;
 mod read;
 mod serve;
 mod topic;
 
-use std::ops::Deref;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use anyhow::Result;
-use rdkafka::client::ClientContext;
-use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
-use rdkafka::statistics::Statistics;
-use rdkafka::types::RDKafkaConfRes;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 
+use self::client::{Delivery, Parting, Reports, client_config, create, no_answer, reason};
+pub use self::client::{OnWire, check_properties};
 use self::embedded::Embedded;
 pub use self::read::{Ending, Reader, Watch};
 pub use self::serve::serve;
@@ -115,185 +111,6 @@ impl Cluster {
     }
 }
 
-/// A client that is dropped in a thread of its own: joining its threads takes 100 ms, which no command waits for. One that
-/// ends takes the thread with it; one that goes on (a sweep) keeps no client that it no longer needs.
-struct Parting<T: Send + 'static>(Option<T>);
-
-impl<T: Send> Parting<T> {
-    fn new(client: T) -> Self {
-        Self(Some(client))
-    }
-}
-
-impl<T: Send> Deref for Parting<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        match &self.0 {
-            Some(client) => client,
-            None => unreachable!("it is taken only when it is dropped"),
-        }
-    }
-}
-
-impl<T: Send> Drop for Parting<T> {
-    fn drop(&mut self) {
-        let client = self.0.take();
-        thread::spawn(move || drop(client));
-    }
-}
-
-/// The settings that every client of the lab has, those of this kind of client, and the user's `-X` on top.
-fn client_config(lab: &Lab, servers: &str, of_this_kind: &[(&str, &str)]) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set_log_level(RDKafkaLogLevel::Info);
-    config
-        .set("bootstrap.servers", servers)
-        .set("client.id", "outbox-lab")
-        // Connect at once to every broker: waiting for the first need now and then costs 100 ms.
-        .set("enable.sparse.connections", "false");
-    for (key, value) in of_this_kind {
-        config.set(*key, *value);
-    }
-    for (key, value) in &lab.properties {
-        config.set(key, value);
-    }
-    config
-}
-
-/// Looks at the `-X` options by themselves, so that a mistyped one is refused by every command, and not by those
-/// alone that happen to need a Kafka client.
-///
-/// # Errors
-/// librdkafka has no such property, or does not take the value.
-pub fn check_properties(lab: &Lab) -> Result<()> {
-    let config: ClientConfig = lab.properties.iter().cloned().collect();
-    config.create_native_config().map(|_| ()).map_err(not_taken)
-}
-
-fn create<C, T>(config: &ClientConfig, context: C) -> Result<T>
-where
-    C: ClientContext,
-    T: FromClientConfigAndContext<C>,
-{
-    T::from_config_and_context(config, context).map_err(not_taken)
-}
-
-/// What librdkafka does not take, in words.
-fn not_taken(error: KafkaError) -> anyhow::Error {
-    match error {
-        KafkaError::ClientConfig(_, reason, key, value) if reason.contains("OpenSSL not available") => Failure::failed(
-            format!("{key}={value} needs TLS, and this build has none"),
-            "build one with it (OpenSSL's headers are needed), and use target/tls/release/outbox-lab: \
-             cargo build --release --locked --features tls --target-dir target/tls",
-        ),
-        KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => Failure::usage(
-            format!("librdkafka has no property \"{key}\""),
-            "look for its name in librdkafka's CONFIGURATION.md; the lab's own are set without -X",
-        ),
-        KafkaError::ClientConfig(_, reason, key, value) => {
-            Failure::usage(format!("librdkafka does not take {key}={value}: {reason}"), "correct the -X option")
-        }
-        KafkaError::ClientCreation(reason) => Failure::usage(
-            format!("librdkafka does not take these settings together: {reason}"),
-            "correct the -X options",
-        ),
-        error => Failure::failed(format!("the Kafka client cannot be made ({error})"), "look at the -X options"),
-    }
-}
-
-/// What is seen of a produce request, from a thread of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnWire {
-    /// It has gone out, and its answer has not come.
-    Out,
-    /// Its answer has not come in the client's own time; the client will send the record again by itself.
-    TimedOut,
-    /// The client has sent a record again by itself.
-    Again,
-}
-
-/// What the client says on the side: a complaint, and what is seen of the produce requests.
-#[derive(Default)]
-struct Reports {
-    complaint: Mutex<Option<String>>,
-    /// Records handed to the client.
-    handed: AtomicI64,
-    /// Sends that have had their outcome.
-    settled: AtomicI64,
-    announced: AtomicI64,
-    announced_again: AtomicI64,
-    timed_out: AtomicU64,
-    on_wire: Option<fn(OnWire)>,
-}
-
-impl Reports {
-    /// The complaint, to be put behind an error: a reason that the error itself does not give.
-    fn complaint(&self) -> String {
-        let complaint = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
-        complaint.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default()
-    }
-}
-
-impl ClientContext for Reports {
-    /// A connection that breaks in its handshake (TLS spoken to a plain port, or the other way round) is told of here
-    /// only. Where there is a proper error, that says more.
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        if facility == "FAIL" || matches!(level, RDKafkaLogLevel::Error | RDKafkaLogLevel::Critical) {
-            self.complaint.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(message.to_owned());
-        }
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        // "All brokers down" follows the reason why, and says less.
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
-            *self.complaint.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
-        }
-    }
-
-    /// A produce request is counted when its last byte has gone to the socket. A process that is held at *sent* has one
-    /// record in flight (the relay sends one at a time), so more requests than outcomes means: one is on the wire.
-    fn stats(&self, statistics: Statistics) {
-        let Some(on_wire) = self.on_wire else { return };
-        let sent: i64 = statistics.brokers.values().filter_map(|broker| broker.req.get("Produce")).sum();
-        let waiting = statistics.brokers.values().any(|broker| broker.waitresp_cnt > 0);
-        let settled = self.settled.load(Ordering::SeqCst);
-        if waiting && sent > settled && self.announced.fetch_max(sent, Ordering::SeqCst) < sent {
-            on_wire(OnWire::Out);
-        }
-        let timed_out = statistics.brokers.values().map(|broker| broker.req_timeouts).sum();
-        if settled < self.handed.load(Ordering::SeqCst)
-            && self.timed_out.fetch_max(timed_out, Ordering::SeqCst) < timed_out
-        {
-            on_wire(OnWire::TimedOut);
-        }
-        // Each record has a request of its own.
-        let again = sent - self.handed.load(Ordering::SeqCst);
-        if self.announced_again.fetch_max(again, Ordering::SeqCst) < again {
-            on_wire(OnWire::Again);
-        }
-    }
-}
-
-/// The outcome of a send.
-type Delivery = Result<Position, KafkaError>;
-
-impl ProducerContext for Reports {
-    type DeliveryOpaque = Box<SyncSender<Delivery>>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, ack: Self::DeliveryOpaque) {
-        let delivery = match result {
-            // Without an offset nobody has acknowledged anything.
-            Ok(message) if message.offset() < 0 => Err(KafkaError::Canceled),
-            Ok(message) => Ok(Position { partition: message.partition(), offset: message.offset() }),
-            Err((error, _)) => Err(error.clone()),
-        };
-        self.settled.fetch_add(1, Ordering::SeqCst);
-        // The receiver is gone when the send was given up as in doubt.
-        let _ = ack.send(delivery);
-    }
-}
-
 /// Why an event has no acknowledgement.
 #[derive(Debug)]
 pub enum SendError {
@@ -337,7 +154,7 @@ impl Publisher {
         if transactional {
             settings.extend([("transactional.id", transactional_id.as_str()), ("enable.idempotence", "true")]);
         }
-        let reports = Reports { on_wire, ..Reports::default() };
+        let reports = Reports::telling(on_wire);
         let config = client_config(lab, cluster.servers(), &settings);
         let producer = Parting::new(create::<_, ThreadedProducer<_>>(&config, reports)?);
         if let Err(error) = producer.client().fetch_metadata(Some(&lab.topic), ANSWER_TIMEOUT) {
@@ -446,24 +263,4 @@ fn in_doubt(error: &KafkaError) -> bool {
         Code::QueueFull,
     ];
     !error.rdkafka_error_code().is_some_and(|code| certain.contains(&code))
-}
-
-/// librdkafka's own words for an error: of "BrokerTransportFailure (Local: Broker transport failure)" the inner ones.
-fn reason(error: &KafkaError) -> String {
-    let text = error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| code.to_string());
-    let inner = text.split_once(" (").and_then(|(_, words)| words.strip_suffix(')'));
-    inner.map_or_else(|| text.clone(), ToOwned::to_owned)
-}
-
-/// A broker that does not answer, with what its client has to say about it.
-fn no_answer(servers: &str, error: &KafkaError, reports: &Reports) -> anyhow::Error {
-    no_answer_but(servers, &(reason(error) + &reports.complaint()))
-}
-
-fn no_answer_but(servers: &str, why: &str) -> anyhow::Error {
-    Failure::failed(
-        format!("no Kafka answers at {servers}: {why}"),
-        "see that the broker is up (outbox-lab broker status; scripts/kafka.sh status), and check --bootstrap; without \
-         KAFKA_BOOTSTRAP the lab takes the embedded broker",
-    )
 }

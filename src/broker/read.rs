@@ -11,7 +11,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::{ANSWER_TIMEOUT, Cluster, Parting, Reports, client_config, create, no_answer, reason, topic};
+use super::client::{Parting, Reports, client_config, create, no_answer, reason};
+use super::{ANSWER_TIMEOUT, Cluster, topic};
 use crate::event::{Incarnation, Position, Record};
 use crate::failure::Failure;
 use crate::lab::Lab;

@@ -21,7 +21,8 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, Top
 use rdkafka::client::Client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use super::{ANSWER_TIMEOUT, Parting, Reports, client_config, create, no_answer, no_answer_but};
+use super::ANSWER_TIMEOUT;
+use super::client::{Parting, Reports, client_config, create, no_answer, no_answer_but};
 use crate::event::Incarnation;
 use crate::failure::Failure;
 use crate::lab::Lab;

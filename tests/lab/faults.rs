@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::support::{Companion, Lab, bytes, is_alive, on_each_broker, other_program, wait_for};
+use crate::support::{Companion, Lab, bytes, freeze, is_alive, on_each_broker, other_program, wait_for};
 
 #[test]
 fn a_broker_stopped_in_mid_publish_leaves_the_row_pending_and_in_doubt() {
@@ -15,7 +15,7 @@ fn a_broker_stopped_in_mid_publish_leaves_the_row_pending_and_in_doubt() {
     lab.ok("write 3");
     let held = lab.hold("publish 3 --hold-at before-send@2 -X message.timeout.ms=1000");
     let broker = lab.broker_pid();
-    kill(broker, Signal::SIGSTOP).unwrap();
+    freeze(broker);
     held.go_on();
     let ended = held.end();
     kill(broker, Signal::SIGCONT).unwrap();
@@ -108,7 +108,7 @@ fn a_stopped_broker_is_named_with_what_to_type() {
     let lab = Lab::new();
     lab.ok("broker start");
     let broker = lab.broker_pid();
-    kill(broker, Signal::SIGSTOP).unwrap();
+    freeze(broker);
     let ended = lab.run("broker status");
     kill(broker, Signal::SIGCONT).unwrap();
     ended.exits(4).says("does not answer").says(&format!("kill -CONT {broker}")).names_next_step();
@@ -362,7 +362,7 @@ fn a_signal_that_comes_before_the_hold_does_not_void_it() {
     let lab = Lab::new();
     let mut held = lab.hold("write 2 --hold-at after-commit@1 --hold-at after-commit@2");
     // Two at once: the second must not let the second hold go on, too.
-    held.signal(Signal::SIGSTOP);
+    freeze(held.pid());
     held.go_on();
     held.go_on();
     held.signal(Signal::SIGCONT);

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::support::{Lab, on_each_broker, wait_for};
+use crate::support::{Lab, freeze, on_each_broker, wait_for};
 
 /// `(prepared by, killed in, counts that are left, records that are left)`, one for each crash point.
 type Death = (&'static [&'static str], &'static str, [u64; 4], usize);
@@ -168,7 +168,7 @@ fn a_process_killed_in_doubt_leaves_a_record_that_no_one_knows_of() {
     // On a slow machine the first row may have been seen on the wire, too.
     held.until_says("held at before-send@2");
     let broker = lab.broker_pid();
-    kill(broker, Signal::SIGSTOP).unwrap();
+    freeze(broker);
     held.go_on();
     held.until_hold();
     held.until_says("on the wire");

@@ -449,6 +449,16 @@ pub fn is_alive(pid: Pid) -> bool {
     !state.is_empty() && !state.starts_with('Z')
 }
 
+/// SIGSTOP, and the proof that it has arrived: on a busy machine the process goes on for a while yet.
+#[track_caller]
+pub fn freeze(pid: Pid) {
+    kill(pid, Signal::SIGSTOP).unwrap();
+    wait_for("the process to be frozen", || {
+        let state = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().unwrap().stdout;
+        state.trim_ascii_start().starts_with(b"T").then_some(())
+    });
+}
+
 /// A process that is ended when it goes out of scope, however the test ends.
 pub struct Companion(pub Child);
 
