@@ -286,7 +286,8 @@ impl<'a> Bench<'a> {
         let mut store = Store::open(&lab.db)?;
         let line = format!("{} --hold-at {}", job.strategy.command(self.sweep.rows), job.at);
         let held = process::hold(&lab, &line)?;
-        let in_flight = if job.at.point == CrashPoint::Sent { "one record" } else { "nothing" };
+        let in_flight =
+            if job.at.point == CrashPoint::Sent { "one record, arrived and not acknowledged" } else { "nothing" };
         if job.at.point == CrashPoint::Sent {
             // Handed to the client is not sent: the record itself is waited for.
             let sent = i64::from(job.at.nth);
@@ -294,15 +295,18 @@ impl<'a> Bench<'a> {
         }
         let before = self.left(&store, &lab)?;
         let at = held.at().to_owned();
+        // What it said was committed, it has to have committed.
+        let answered = held.printed().iter().filter(|line| line.contains(" committed")).count() as u64;
         let (pid, signal) = held.kill()?;
         let after = self.left(&store, &lab)?;
         let trial = job.strategy.name().to_owned();
         Receipt { trial, at, pid, signal, in_flight: in_flight.to_owned(), before, after }.append(&self.receipts)?;
         let restart = job.strategy.restarted_by(self.sweep.rows);
         process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
-        let found = self.look(job.strategy, &mut store, &lab);
+        let mut found = self.look(job.strategy, &mut store, &lab)?;
+        found.lost_commits = answered.saturating_sub(after.counts.business_loan);
         remove_database(&lab.db);
-        found
+        Ok(found)
     }
 
     /// What drains after a run without a kill.

@@ -10,7 +10,7 @@ use crate::lab::Lab;
 use crate::output::{Line, Output, hint};
 use crate::presence::enter_to_play;
 use crate::sweep::{Strategy, Sweep, Swept, head, judge};
-use crate::trial::process::on_interrupt;
+use crate::trial::process::{give_back, on_interrupt};
 use crate::verdict::Verdict;
 
 pub(super) fn run(lab: &Lab, strategies: &[Strategy], rows: u32, bare: Option<u32>, out: &Output) -> Result<Exit> {
@@ -21,11 +21,11 @@ pub(super) fn run(lab: &Lab, strategies: &[Strategy], rows: u32, bare: Option<u3
     let suffix = format!("{now}-{}", std::process::id());
     let sweep = Sweep { lab, strategies, rows, suffix: &suffix };
     if let Some(kills) = bare {
-        let seconds = sweep.bare(kills)?;
+        let seconds = give_back(sweep.bare(kills))?;
         hint(&format!("{kills} kills in {seconds:.3} s, {:.0} a second", f64::from(kills) / seconds));
         return Ok(Exit::Done);
     }
-    let Swept { rows: matrix, seconds } = sweep.play()?;
+    let Swept { rows: matrix, seconds } = give_back(sweep.play())?;
     out.told(&head())?;
     for row in &matrix {
         out.line(&Line::Swept(row))?;

@@ -37,7 +37,8 @@ const IN_SOME_ORDER: &str = "returned before created, in at least one of the 24 
 fn play(trial: &mut Trial) -> Result<()> {
     let records = publish_keyed_by(trial, "event")?;
     let spread = spread(&records);
-    if !spread.is_empty() {
+    // The disturbance: the topic really has its records in several partitions, whichever events those are.
+    if records.iter().any(|record| record.at.partition != records[0].at.partition) {
         trial.disturbed();
     }
     trial.check(

@@ -24,12 +24,20 @@ pub struct Found {
     pub double_effects: u64,
     /// Events in the topic that had no effect.
     pub lost_effects: u64,
+    /// Commits that were answered, and are not there.
+    pub lost_commits: u64,
+    /// Rows that are pending after everything was to be drained.
+    pub undrained: u64,
 }
 
 impl Found {
     /// What a reconciliation found; and, where there is a consumer, its effects held against the topic.
     pub fn of(reconciliation: &Reconciliation, topic: &[String], effects: Option<&[String]>) -> Self {
-        let mut found = Self { duplicates: reconciliation.redelivered(), ..Self::default() };
+        let mut found = Self {
+            duplicates: reconciliation.redelivered(),
+            undrained: reconciliation.tally.outbox - reconciliation.published,
+            ..Self::default()
+        };
         for finding in &reconciliation.findings {
             match finding {
                 Finding::OrphanRow { .. } => found.orphan_rows += 1,
@@ -56,11 +64,13 @@ impl Found {
         self.duplicates += other.duplicates;
         self.double_effects += other.double_effects;
         self.lost_effects += other.lost_effects;
+        self.lost_commits += other.lost_commits;
+        self.undrained += other.undrained;
     }
 
     /// Has anything been lost for good: an event that no one will send, or an effect that no one will make?
     pub fn is_loss(&self) -> bool {
-        self.orphan_rows + self.lost_events + self.lost_effects > 0
+        self.orphan_rows + self.lost_events + self.lost_effects + self.lost_commits > 0
     }
 
     /// Is anything there twice?
@@ -70,7 +80,7 @@ impl Found {
 
     /// Is anything wrong that a duplicate's removal does not mend?
     fn is_wrong(&self) -> bool {
-        self.is_loss() || self.phantom_events + self.double_effects > 0
+        self.is_loss() || self.phantom_events + self.double_effects + self.undrained > 0
     }
 }
 
@@ -83,6 +93,8 @@ impl fmt::Display for Found {
             (self.duplicates, "duplicate"),
             (self.double_effects, "double effect"),
             (self.lost_effects, "lost effect"),
+            (self.lost_commits, "lost commit"),
+            (self.undrained, "undrained row"),
         ];
         let named = kinds.iter().filter(|(times, _)| *times > 0);
         let named: Vec<_> =
@@ -150,17 +162,25 @@ pub fn judge(rows: &[Row], natures: &[(&'static str, Nature)]) -> Verdict {
     let unproved: u32 = unproved.sum();
     let kills: u32 = rows.iter().map(|row| row.kills).sum();
     let is_clean = |row: &Row| row.point.is_some() || row.found == Found::default();
+    // A strategy that passed no point was not swept.
+    let is_swept = |strategy: &str| rows.iter().any(|row| row.strategy == strategy && row.kills > 0);
+    let not_swept: Vec<_> =
+        natures.iter().map(|(strategy, _)| *strategy).filter(|strategy| !is_swept(strategy)).collect();
+    let has_faulty = natures.iter().any(|(_, nature)| *nature == Nature::Faulty);
     let harm = |strategy: &str| rows.iter().any(|row| row.strategy == strategy && row.found.is_wrong());
     let as_it_should = natures.iter().all(|(strategy, nature)| harm(strategy) == (*nature == Nature::Faulty))
         && rows.iter().all(is_clean);
     if unproved > 0 {
         Verdict::Inconclusive { why: format!("{unproved} kills were not proved") }
-    } else if kills == 0 {
-        Verdict::Inconclusive { why: "nothing was killed".to_owned() }
-    } else if as_it_should {
-        Verdict::Confirmed
-    } else {
+    } else if !not_swept.is_empty() || kills == 0 {
+        Verdict::Inconclusive { why: format!("no kill at all of {}", not_swept.join(", ")) }
+    } else if !as_it_should {
         Verdict::Refuted
+    } else if !has_faulty {
+        let why = "no wrong order was swept, so nobody knows that a loss would have been found";
+        Verdict::Inconclusive { why: why.to_owned() }
+    } else {
+        Verdict::Confirmed
     }
 }
 
@@ -217,7 +237,8 @@ mod tests {
     fn a_control_that_is_not_clean_refutes_the_sweep() {
         let mut control = Row::new("good", None, 0);
         control.found = duplicate();
-        let rows = [control, row("bad", CrashPoint::AfterMark, lost())];
+        let rows =
+            [control, row("good", CrashPoint::AfterAck, Found::default()), row("bad", CrashPoint::AfterMark, lost())];
         assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
     }
 
@@ -231,6 +252,32 @@ mod tests {
     #[test]
     fn a_sweep_that_killed_nobody_is_inconclusive() {
         assert!(matches!(judge(&[Row::new("good", None, 0)], &BOTH[..1]), Verdict::Inconclusive { .. }));
+    }
+
+    #[test]
+    fn an_answered_commit_that_is_not_there_refutes_the_sweep() {
+        let gone = Found { lost_commits: 1, ..Found::default() };
+        let rows = [row("good", CrashPoint::AfterCommit, gone), row("bad", CrashPoint::AfterMark, lost())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn a_restart_that_drains_nothing_refutes_the_sweep() {
+        let stuck = Found { undrained: 5, ..Found::default() };
+        let rows = [row("good", CrashPoint::AfterCommit, stuck), row("bad", CrashPoint::AfterMark, lost())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn a_sweep_without_a_wrong_order_is_inconclusive() {
+        let rows = [row("good", CrashPoint::AfterAck, duplicate())];
+        assert!(matches!(judge(&rows, &BOTH[..1]), Verdict::Inconclusive { .. }));
+    }
+
+    #[test]
+    fn a_strategy_that_passed_no_point_is_inconclusive() {
+        let rows = [Row::new("good", None, 0), row("bad", CrashPoint::AfterMark, lost())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Inconclusive { why: "no kill at all of good".to_owned() });
     }
 
     #[test]

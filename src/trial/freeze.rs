@@ -108,12 +108,11 @@ pub(super) fn freeze(lab: &Lab) -> Result<()> {
 /// # Errors
 /// It is gone.
 pub(super) fn thaw(lab: &Lab) -> Result<u32> {
-    let mut frozen = frozen();
-    let mine: Vec<Broker> =
-        frozen.iter().filter(|(dir, _)| *dir == lab.dir).map(|(_, broker)| broker.clone()).collect();
-    frozen.retain(|(dir, _)| *dir != lab.dir);
-    drop(frozen);
+    let is_mine = |(dir, _): &(PathBuf, Broker)| *dir == lab.dir;
+    let mine: Vec<Broker> = frozen().iter().filter(|known| is_mine(known)).map(|(_, broker)| broker.clone()).collect();
     mine.iter().try_for_each(|broker| broker.signal(Signal::SIGCONT))?;
+    // Forgotten last: an interrupt in between lets it go on once more, which does no harm.
+    frozen().retain(|known| !is_mine(known));
     Ok(u32::try_from(mine.len())?)
 }
 

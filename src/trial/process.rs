@@ -65,6 +65,21 @@ pub fn on_interrupt() -> Result<()> {
     Ok(())
 }
 
+/// Hands on what a run came to. Where that is an error, brokers and topics are given back all the same.
+///
+/// # Errors
+/// That of the run.
+pub fn give_back<T>(outcome: Result<T>) -> Result<T> {
+    if outcome.is_err() {
+        let labs = std::mem::take(&mut at_work_now().labs);
+        for lab in &labs {
+            let _ = freeze::thaw(lab);
+            let _ = run(lab, "clean");
+        }
+    }
+    outcome
+}
+
 /// Gives back what a lab holds outside its folder.
 pub fn clean(lab: &Lab) -> Result<()> {
     freeze::thaw(lab)?;
@@ -226,7 +241,11 @@ impl Held {
                     self.printed.push(line);
                     if holds {
                         self.hear_where(deadline);
-                        return Ok(());
+                        if asked_for(&self.line).contains(&self.at) {
+                            return Ok(());
+                        }
+                        let what = format!("is held at {}, which nobody asked for", self.at);
+                        return Err(inconclusive(&self.line, &what, ""));
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -308,6 +327,21 @@ fn kill_group(pid: u32) {
     if let Ok(pid) = i32::try_from(pid) {
         let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
     }
+}
+
+/// The holds that a command line asks for, as the process will name them.
+fn asked_for(line: &str) -> Vec<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut holds: Vec<String> =
+        words.windows(2).filter(|pair| pair[0] == "--hold-at").map(|pair| pair[1].to_owned()).collect();
+    // Where the book holds.
+    match words[..] {
+        ["naive-hold", ..] => holds.push("before-send".to_owned()),
+        ["publish-hold", ..] => holds.push("before-mark".to_owned()),
+        ["write-hold", n, ..] => holds.push(format!("after-commit@{n}")),
+        _ => {}
+    }
+    holds.into_iter().map(|hold| hold.strip_suffix("@1").map_or(hold.clone(), ToOwned::to_owned)).collect()
 }
 
 /// The lab command of a trial: this very binary, or the one that is to be judged in its place.
