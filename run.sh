@@ -128,8 +128,9 @@ play() {
 # Plays one part, and keeps its transcript. A play that comes to no end ends this script.
 play_part() {
   local status=0
+  # Each in the place of the subshell: that would die of a signal at once, and nobody would wait for what cleans up.
   case $1 in
-    chapter) OUTBOX_LAB_BIN=$lab bash "$root/scripts/scenario.sh" "$work/play" ;;
+    chapter) exec env OUTBOX_LAB_BIN="$lab" bash "$root/scripts/scenario.sh" "$work/play" ;;
     experiments) own_lab run ;;
     matrix) own_lab sweep ;;
   esac | tee "$work/$1" || status=$?
@@ -154,9 +155,9 @@ play_part() {
   esac
 }
 
-# A lab command in a lab directory of this play, never in the participant's.
+# Becomes a lab command in a lab directory of this play, never in the participant's.
 own_lab() {
-  env -u OUTBOX_LAB_DB -u OUTBOX_LAB_TOPIC OUTBOX_LAB_DIR="$work/lab" "$lab" "$@"
+  exec env -u OUTBOX_LAB_DB -u OUTBOX_LAB_TOPIC OUTBOX_LAB_DIR="$work/lab" "$lab" "$@"
 }
 
 # Shows how a part differs from its golden.
