@@ -16,6 +16,8 @@ command -v shellcheck >/dev/null || {
 }
 
 step cargo fmt --check
+# Declared by a macro, which cargo fmt does not look into.
+step rustfmt --check --edition 2024 src/experiment/*.rs
 step cargo clippy --locked --all-targets -- -D warnings
 step shellcheck run.sh scripts/*.sh .ci/run
 step cargo test --locked

@@ -78,7 +78,7 @@ impl fmt::Display for CrashPoint {
 }
 
 /// `POINT[@NTH]`: hold when this point is reached for the nth time in the process, counted from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HoldAt {
     /// Where to hold.
     pub point: CrashPoint,

@@ -1,24 +1,6 @@
 //! The experiments, a file each, and the registry that feeds `list`, `explain` and `run`.
 //!
-//! A new experiment is a new file with one `Experiment` in it, and its line in [`EXPERIMENTS`].
-
-mod broker_outage;
-mod commit_then_send;
-mod confirm_then_mark;
-mod delayed_write;
-mod idempotent_consumer;
-mod idempotent_producer;
-mod kafka_transaction;
-mod key_and_order;
-mod killed_in_doubt;
-mod mark_then_send;
-mod naive_consumer;
-mod outbox_survives;
-mod send_then_commit;
-mod send_timeout;
-mod shared_transaction;
-mod two_relays;
-mod unique_event_id;
+//! A new experiment is a new file with one `Experiment` in it, and its line in `experiments!`.
 
 use anyhow::Result;
 
@@ -26,26 +8,35 @@ use crate::failure::Failure;
 use crate::trial::Trial;
 use crate::verdict::Proofs;
 
-/// Every experiment, in the order in which they are told.
-pub const EXPERIMENTS: &[&Experiment] = &[
-    &commit_then_send::EXPERIMENT,
-    &send_then_commit::EXPERIMENT,
-    &send_timeout::EXPERIMENT,
-    &killed_in_doubt::EXPERIMENT,
-    &shared_transaction::EXPERIMENT,
-    &unique_event_id::EXPERIMENT,
-    &delayed_write::EXPERIMENT,
-    &outbox_survives::EXPERIMENT,
-    &confirm_then_mark::EXPERIMENT,
-    &mark_then_send::EXPERIMENT,
-    &idempotent_producer::EXPERIMENT,
-    &kafka_transaction::EXPERIMENT,
-    &naive_consumer::EXPERIMENT,
-    &idempotent_consumer::EXPERIMENT,
-    &two_relays::EXPERIMENT,
-    &broker_outage::EXPERIMENT,
-    &key_and_order::EXPERIMENT,
-];
+/// Declares the files and the registry, so that an experiment has one line here.
+macro_rules! experiments {
+    ($($name:ident,)*) => {
+        $(mod $name;)*
+
+        /// Every experiment, in the order in which they are told.
+        pub const EXPERIMENTS: &[&Experiment] = &[$(&$name::EXPERIMENT,)*];
+    };
+}
+
+experiments! {
+    commit_then_send,
+    send_then_commit,
+    send_timeout,
+    killed_in_doubt,
+    shared_transaction,
+    unique_event_id,
+    delayed_write,
+    outbox_survives,
+    confirm_then_mark,
+    mark_then_send,
+    idempotent_producer,
+    kafka_transaction,
+    naive_consumer,
+    idempotent_consumer,
+    two_relays,
+    broker_outage,
+    key_and_order,
+}
 
 /// A claim of the book's, made to prove itself.
 pub struct Experiment {

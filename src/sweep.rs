@@ -24,7 +24,7 @@ use crate::lab::Lab;
 use crate::output::hint;
 use crate::reconcile::Reconciliation;
 use crate::store::Store;
-use crate::trial::{Left, Receipt, process};
+use crate::trial::{Left, Receipt, fresh_folder, process};
 
 /// A way to write to two systems, or to read from one into the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -229,11 +229,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn new(sweep: &'a Sweep<'a>, nth: usize) -> Result<Self> {
-        let dir = sweep.lab.dir.join("trials").join(format!("sweep-{nth}"));
-        if dir.exists() {
-            fs::remove_dir_all(&dir)?;
-        }
-        fs::create_dir_all(&dir)?;
+        let dir = fresh_folder(sweep.lab, &format!("sweep-{nth}"))?;
         let topic = format!("outbox-lab.sweep-{nth}.{}", sweep.suffix);
         let lab = Lab { db: dir.join("0.db"), dir, topic, ..sweep.lab.clone() };
         process::at_work(&lab);
@@ -294,7 +290,7 @@ impl<'a> Bench<'a> {
             process::wait_for("the record of a held process", || Ok(self.watch.end(&lab.topic)? >= sent))?;
         }
         let before = self.left(&store, &lab)?;
-        let at = held.at().to_owned();
+        let at = held.at()?;
         // What it said was committed, it has to have committed.
         let answered = held.printed().iter().filter(|line| line.contains(" committed")).count() as u64;
         let (pid, signal) = held.kill()?;

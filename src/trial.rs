@@ -7,14 +7,14 @@ mod receipt;
 
 use std::fmt::Display;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
 pub use self::freeze::can_freeze;
 pub use self::process::{Ended, Held, on_interrupt};
 pub use self::receipt::{Left, Receipt};
-use crate::broker::{Ending, Reader};
+use crate::broker::{Ending, Reader, embedded};
 use crate::event::Record;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
@@ -45,11 +45,7 @@ impl<'a> Trial<'a> {
     /// # Errors
     /// The lab directory cannot be written.
     pub fn new(lab: &Lab, name: &'static str, run: &str, receipts: &'a Path, out: &'a Output) -> Result<Self> {
-        let dir = lab.dir.join("trials").join(name);
-        if dir.exists() {
-            fs::remove_dir_all(&dir)?;
-        }
-        fs::create_dir_all(&dir)?;
+        let dir = fresh_folder(lab, name)?;
         let topic = match lab.kafka {
             Some(_) => format!("outbox-lab.{name}.{run}"),
             None => lab.topic.clone(),
@@ -168,13 +164,12 @@ impl<'a> Trial<'a> {
     /// As [`Trial::kill`].
     pub fn kill_after(&mut self, held: Held, in_flight: &str, before: Left) -> Result<()> {
         self.tell("$ kill -9 <pid>")?;
-        let at = held.at().to_owned();
+        let at = held.at()?;
         let (pid, signal) = held.kill()?;
         let after =
             if freeze::is_frozen(&self.lab) { Left { records: None, ..self.left_rows()? } } else { self.left()? };
         let in_flight = in_flight.to_owned();
-        Receipt { trial: self.name.to_owned(), at: at.clone(), pid, signal, in_flight, before, after }
-            .append(self.receipts)?;
+        Receipt { trial: self.name.to_owned(), at, pid, signal, in_flight, before, after }.append(self.receipts)?;
         self.proofs.kills += 1;
         self.tell(&format!("died of signal {signal} at {at}"))
     }
@@ -337,6 +332,31 @@ impl<'a> Trial<'a> {
     pub fn end(self) -> Result<()> {
         process::clean(&self.lab)
     }
+}
+
+/// Says in a trial's folder that the lab made it.
+const MARK: &str = "made-by-outbox-lab";
+
+/// An empty folder `trials/NAME` of the lab directory. What an earlier run left there goes, with a broker that it left
+/// running or frozen; what the lab did not make stays.
+///
+/// # Errors
+/// Something is there that the lab did not make; or the lab directory cannot be written.
+pub fn fresh_folder(lab: &Lab, name: &str) -> Result<PathBuf> {
+    let dir = lab.dir.join("trials").join(name);
+    if fs::symlink_metadata(&dir).is_ok() {
+        if !dir.join(MARK).is_file() {
+            return Err(Failure::failed(
+                format!("{} is there, and the lab did not make it: nothing was deleted", dir.display()),
+                "move it away, or take another --dir",
+            ));
+        }
+        embedded::end_leftover(&Lab { dir: dir.clone(), ..lab.clone() })?;
+        fs::remove_dir_all(&dir)?;
+    }
+    fs::create_dir_all(&dir)?;
+    fs::write(dir.join(MARK), "")?;
+    Ok(dir)
 }
 
 fn listed(ids: impl IntoIterator<Item = String>) -> String {

@@ -13,6 +13,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Incarnation;
@@ -131,6 +133,22 @@ pub fn ensure(lab: &Lab) -> Result<Embedded> {
             format!("look at {}, then type the command again", lab.dir.join("broker.log").display()),
         )
     })
+}
+
+/// Ends a broker that an earlier run left behind, frozen perhaps, in a lab directory that is about to go.
+///
+/// # Errors
+/// It cannot be ended.
+pub fn end_leftover(lab: &Lab) -> Result<()> {
+    let lock = lab.lock_file("broker.lock")?;
+    let deadline = Instant::now() + CHANGE_TIMEOUT;
+    // Whoever holds this lock is a broker of this very directory.
+    while let Some(pid) = lock.holder(Kind::Exclusive)? {
+        anyhow::ensure!(Instant::now() < deadline, "the embedded broker, pid {pid}, does not end");
+        let _ = kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
 }
 
 /// Starts a broker process and waits until it is on record, or has found that another one is.

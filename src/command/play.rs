@@ -9,6 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::{Line, Output};
 use crate::presence::enter_to_play;
+use crate::trial::process::give_back;
 use crate::trial::{Trial, can_freeze, on_interrupt};
 use crate::verdict::{Proofs, Verdict};
 
@@ -21,11 +22,8 @@ pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
     let _alone = enter_to_play(lab)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let suffix = format!("{now}-{}", std::process::id());
-    let mut verdicts = Vec::new();
-    for experiment in chosen {
-        verdicts.push(play(lab, experiment, &suffix, out)?);
-        out.line(&Line::Told { text: "" })?;
-    }
+    let verdicts: Vec<Verdict> =
+        give_back(chosen.into_iter().map(|experiment| play(lab, experiment, &suffix, out)).collect())?;
     let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| wanted(verdict)).count();
     let text = format!(
         "{} experiments: {} confirmed, {} refuted, {} inconclusive, {} skipped",
@@ -62,7 +60,7 @@ fn play(lab: &Lab, experiment: &Experiment, suffix: &str, out: &Output) -> Resul
     };
     trial.end()?;
     out.line(&Line::Judged { experiment: experiment.name, verdict: &verdict, proved, checks: &checks })?;
-    tell(format!("lesson     {}", experiment.lesson))?;
+    tell(format!("lesson     {}\n", experiment.lesson))?;
     Ok(verdict)
 }
 

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -15,6 +16,7 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::freeze;
+use crate::crash::HoldAt;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 
@@ -23,6 +25,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What has to be ended when the run is interrupted.
 static AT_WORK: Mutex<AtWork> = Mutex::new(AtWork { pids: Vec::new(), labs: Vec::new() });
+
+/// Has a signal come that ends the run?
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 struct AtWork {
     pids: Vec<u32>,
@@ -51,6 +56,7 @@ pub fn on_interrupt() -> Result<()> {
     signals.thread_block()?;
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else { return };
+        INTERRUPTED.store(true, Ordering::SeqCst);
         // Held while the process ends: nobody starts another.
         let at_work = at_work_now();
         for pid in &at_work.pids {
@@ -71,6 +77,10 @@ pub fn on_interrupt() -> Result<()> {
 /// That of the run.
 pub fn give_back<T>(outcome: Result<T>) -> Result<T> {
     if outcome.is_err() {
+        // Whatever failed, failed because everything is being ended: that is not to end the process before it is done.
+        while INTERRUPTED.load(Ordering::SeqCst) {
+            thread::park();
+        }
         let labs = std::mem::take(&mut at_work_now().labs);
         for lab in &labs {
             let _ = freeze::thaw(lab);
@@ -154,9 +164,12 @@ impl Held {
         &self.printed
     }
 
-    /// Where it says that it is held, `POINT[@NTH]`.
-    pub fn at(&self) -> &str {
-        &self.at
+    /// Where it says that it is held, which is where it was asked to hold.
+    ///
+    /// # Errors
+    /// It names no crash point.
+    pub fn at(&self) -> Result<HoldAt> {
+        self.at.parse().map_err(|reason| anyhow::anyhow!("a hold that cannot be read: {reason}"))
     }
 
     /// Waits for a line of its standard error that contains this. Words are waited for in the order in which they are said.

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::crash::HoldAt;
 use crate::event::Counts;
 
 /// What is left in database and topic at one moment.
@@ -26,8 +27,9 @@ pub struct Left {
 pub struct Receipt {
     /// The experiment, or the strategy of the sweep.
     pub trial: String,
-    /// The crash point, `POINT[@NTH]`.
-    pub at: String,
+    /// Where it died.
+    #[serde(flatten)]
+    pub at: HoldAt,
     /// The process that died.
     pub pid: u32,
     /// The signal that it died of, from its wait status.

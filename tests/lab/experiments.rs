@@ -139,7 +139,7 @@ fn a_kill_leaves_its_receipt() {
     let receipt = &receipts[0];
     let pid: u64 = fs::read_to_string(lab.path("pid")).unwrap().trim().parse().unwrap();
     assert_eq!(receipt["trial"], "confirm-then-mark");
-    assert_eq!(receipt["at"], "before-mark");
+    assert_eq!((&receipt["point"], &receipt["nth"]), (&"before-mark".into(), &1.into()));
     assert_eq!(receipt["pid"], pid);
     assert_eq!(receipt["signal"], 9);
     assert_eq!(receipt["in_flight"], "nothing");
@@ -149,7 +149,7 @@ fn a_kill_leaves_its_receipt() {
     }
     // Further receipts come behind those that are there.
     stage.play("run shared-transaction").exits(0).prints("2 kills proved");
-    let points: Vec<_> = stage.receipts().iter().map(|receipt| receipt["at"].clone()).collect();
+    let points: Vec<_> = stage.receipts().iter().map(|receipt| receipt["point"].clone()).collect();
     assert_eq!(points, ["before-mark", "after-loan-row", "after-outbox-row"]);
 }
 
@@ -429,4 +429,18 @@ fn every_experiment_can_be_refuted() {
             .ends_in("1 experiments: 0 confirmed, 1 refuted");
         stage.ends();
     }
+}
+
+#[test]
+fn a_folder_that_the_lab_did_not_make_is_not_emptied() {
+    let lab = Lab::new();
+    let notes = lab.path(".lab/trials/unique-event-id/notes.txt");
+    fs::create_dir_all(notes.parent().unwrap()).unwrap();
+    fs::write(&notes, "mine\n").unwrap();
+    lab.run("run unique-event-id").exits(4).says("the lab did not make it: nothing was deleted").names_next_step();
+    assert_eq!(fs::read_to_string(&notes).unwrap(), "mine\n");
+    fs::remove_dir_all(notes.parent().unwrap()).unwrap();
+    lab.ok("run unique-event-id");
+    // What an earlier run left there is its own, and goes.
+    lab.ok("run unique-event-id");
 }
