@@ -97,15 +97,16 @@ pub(super) fn fresh(
     before: impl FnOnce() -> Result<()>,
 ) -> Result<Incarnation> {
     let admin = Admin::connect(lab, servers)?;
-    let is_there = exists(servers, admin.client.inner(), &lab.topic)?;
-    if is_there && !admin.made_by(lab, &lab.topic)? {
+    let is_there = || exists(servers, admin.client.inner(), &lab.topic);
+    // Looked for once more: a reset that was killed may have ordered its deletion, which is carried out in between.
+    if is_there()? && !admin.made_by(lab, &lab.topic)? && is_there()? {
         return Err(Failure::failed(
             format!("the topic {} is there, and this lab directory did not make it: nothing was deleted", lab.topic),
             "take another topic: --topic NAME, or OUTBOX_LAB_TOPIC",
         ));
     }
     before()?;
-    if is_there {
+    if is_there()? {
         admin.delete(&lab.topic)?;
         Record::of(lab, &admin.cluster, &lab.topic).forget()?;
     }
@@ -205,7 +206,7 @@ impl Admin {
             match configs.first() {
                 // A topic that is listed can still be news to the part of the broker that knows its settings.
                 Some(Err(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition))
-                    if Instant::now() < deadline =>
+                    if Instant::now() < deadline && exists(&self.servers, self.client.inner(), topic)? =>
                 {
                     std::thread::sleep(Duration::from_millis(5));
                 }
