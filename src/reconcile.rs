@@ -199,8 +199,7 @@ impl Reconciliation {
     }
 
     fn named(&self, name: impl Fn(&Finding) -> Option<String>) -> String {
-        let names: Vec<String> = self.findings.iter().filter_map(name).collect();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+        listed(self.findings.iter().filter_map(name))
     }
 
     /// Records without an event id.
@@ -214,6 +213,12 @@ impl Reconciliation {
         let wrong = |finding: &Finding| !matches!(finding, Finding::Duplicate { .. } | Finding::OrphanRow { .. });
         self.tally == expected && !self.findings.iter().any(wrong)
     }
+}
+
+/// Things by name, one after the other; "none" where there is none.
+pub fn listed<T: ToString>(things: impl IntoIterator<Item = T>) -> String {
+    let things: Vec<String> = things.into_iter().map(|thing| thing.to_string()).collect();
+    if things.is_empty() { "none".to_owned() } else { things.join(", ") }
 }
 
 #[cfg(test)]

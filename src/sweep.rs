@@ -71,13 +71,9 @@ impl Strategy {
         }
     }
 
-    /// What has happened before it is killed.
-    fn prepared_by(self, rows: u32) -> Vec<String> {
-        match self {
-            WriteThenSend | SendThenWrite | OutboxWrite => Vec::new(),
-            ConfirmThenMark | MarkThenSend => vec![format!("write {rows}")],
-            NaiveConsumer | IdempotentConsumer => vec![format!("write {rows}"), format!("publish {rows}")],
-        }
+    /// Are the rows written before it starts?
+    fn finds_rows(self) -> bool {
+        !matches!(self, WriteThenSend | SendThenWrite | OutboxWrite)
     }
 
     /// What is killed.
@@ -237,7 +233,7 @@ impl<'a> Bench<'a> {
         let watch = Watch::connect(&lab, &cluster)?;
         let receipts = sweep.lab.dir.join("receipts.jsonl");
         let bench = Self { sweep, lab, cluster, watch, receipts, trials: AtomicUsize::new(0) };
-        for strategy in [ConfirmThenMark, NaiveConsumer, OutboxWrite] {
+        for strategy in [ConfirmThenMark, OutboxWrite] {
             bench.make_template(strategy)?;
         }
         Ok(bench)
@@ -346,8 +342,7 @@ impl<'a> Bench<'a> {
     }
 
     fn template(&self, strategy: Strategy) -> PathBuf {
-        let written = !strategy.prepared_by(self.sweep.rows).is_empty();
-        self.lab.dir.join(if written { "written.template" } else { "empty.template" })
+        self.lab.dir.join(if strategy.finds_rows() { "written.template" } else { "empty.template" })
     }
 
     /// A database that is copied for each trial. Whoever closed it last has left everything in the file itself.
@@ -357,10 +352,11 @@ impl<'a> Bench<'a> {
             return Ok(());
         }
         let lab = Lab { db: path.clone(), ..self.lab.clone() };
-        match strategy.prepared_by(self.sweep.rows).first() {
-            Some(line) => process::run(&lab, line)?.expect(line, Exit::Done),
-            None => Store::make(&path).map(drop),
+        if !strategy.finds_rows() {
+            return Store::make(&path).map(drop);
         }
+        let line = format!("write {}", self.sweep.rows);
+        process::run(&lab, &line)?.expect(&line, Exit::Done)
     }
 
     fn left(&self, store: &Store, lab: &Lab) -> Result<Left> {

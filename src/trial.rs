@@ -19,7 +19,7 @@ use crate::event::Record;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::{Line, Output};
-use crate::reconcile::Reconciliation;
+use crate::reconcile::{Reconciliation, listed};
 use crate::store::Store;
 use crate::verdict::{Check, Proofs};
 
@@ -357,9 +357,4 @@ pub fn fresh_folder(lab: &Lab, name: &str) -> Result<PathBuf> {
     fs::create_dir_all(&dir)?;
     fs::write(dir.join(MARK), "")?;
     Ok(dir)
-}
-
-fn listed(ids: impl IntoIterator<Item = String>) -> String {
-    let ids: Vec<String> = ids.into_iter().collect();
-    if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
 }

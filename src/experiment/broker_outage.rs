@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::{Experiment, Needs};
 use crate::failure::Exit;
+use crate::reconcile::listed;
 use crate::trial::Trial;
 use crate::verdict::Proofs;
 
@@ -55,7 +56,6 @@ fn play(trial: &mut Trial) -> Result<()> {
 /// The pending rows by event id, and the age of the oldest.
 fn pending(trial: &Trial) -> Result<(String, Option<f64>)> {
     let store = trial.store()?;
-    let ids: Vec<_> = store.pending(i64::MIN, 100)?.into_iter().map(|row| row.event.event_id).collect();
-    let ids = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
+    let ids = listed(store.pending(i64::MIN, 100)?.into_iter().map(|row| row.event.event_id));
     Ok((ids, store.oldest_pending_age()?))
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::{Experiment, Needs};
 use crate::event::Record;
+use crate::reconcile::listed;
 use crate::reconcile::{orders_of, overtaken, spread};
 use crate::trial::Trial;
 use crate::verdict::Proofs;
@@ -75,9 +76,4 @@ fn publish_keyed_by(trial: &mut Trial, key: &str) -> Result<Vec<Record>> {
 fn in_some_order(records: &[Record]) -> String {
     let seen: BTreeSet<String> = orders_of(&PARTITIONS).iter().flat_map(|order| overtaken(records, order)).collect();
     listed(&seen)
-}
-
-fn listed<T: ToString>(things: impl IntoIterator<Item = T>) -> String {
-    let things: Vec<String> = things.into_iter().map(|thing| thing.to_string()).collect();
-    if things.is_empty() { "none".to_owned() } else { things.join(", ") }
 }

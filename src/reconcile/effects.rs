@@ -29,18 +29,13 @@ impl Effects {
 
     /// The events that were applied more than once, each with how often; "none" where there is none. So too the lost ones.
     pub fn double(&self) -> String {
-        named(self.double.iter().map(|(event_id, times)| format!("{event_id} x{times}")))
+        super::listed(self.double.iter().map(|(event_id, times)| format!("{event_id} x{times}")))
     }
 
     /// The events that lie in the topic and were never applied.
     pub fn lost(&self) -> String {
-        named(self.lost.iter().cloned())
+        super::listed(self.lost.iter().cloned())
     }
-}
-
-fn named(names: impl Iterator<Item = String>) -> String {
-    let names: Vec<String> = names.collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 #[cfg(test)]
