@@ -12,7 +12,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::scripts::{Stage, tool_path, topics};
+use crate::scripts::{Stage, dead_before_it_says, tool_path, topics};
 use crate::support::{Ended, Held, Lab, ROOT, not_run, on_each_broker, on_each_broker_alone, wait_for};
 
 /// What the embedded broker cannot show at all.
@@ -282,14 +282,10 @@ fn a_process_that_died_before_the_kill_or_of_another_signal_is_inconclusive() {
         ("kill -USR2 $$", "signal: 12"),
     ] {
         let lab = Lab::new();
-        let dies = format!(
-            r#"case $1 in publish-hold)
-                "$real" publish 3 >/dev/null
-                echo "outbox-lab: held at before-mark, pid $$" >&2
-                echo "[publish-hold] sent=3, HOLD"
-                {death} ;;
-            esac"#
-        );
+        let says = r#"echo "outbox-lab: held at before-mark, pid $$" >&2
+            echo "[publish-hold] sent=3, HOLD""#;
+        let dies = dead_before_it_says(says, death);
+        let dies = format!(r#"case $1 in publish-hold) "$real" publish 3 >/dev/null; {dies} ;; esac"#);
         let stage = Stage::new(&lab).with_lab(&dies);
         let ended = stage.play("run confirm-then-mark").exits(3);
         let ended = ended.prints("INCONCLUSIVE: outbox-lab publish-hold 3 did not die of the kill: ");

@@ -33,20 +33,24 @@ RECONCILED: 5/5/8/5
 /// The lab of these tests' scripts, made to say into what topics it writes.
 const TELLS_TOPICS: &str = r#"echo "$OUTBOX_LAB_TOPIC" >>"$here/topics""#;
 
+/// Shell lines that end their process by `death`, and say `says` only when it has ended, whether or not it was waited for:
+/// however soon the kill follows, it comes too late.
+pub fn dead_before_it_says(says: &str, death: &str) -> String {
+    format!(
+        "(
+          while kill -0 $$ 2>/dev/null && ! ps -o stat= -p $$ | grep -q '^Z'; do sleep 0.01; done
+          {says}
+        ) &
+        {death}"
+    )
+}
+
 /// A write-hold whose process is dead before its HOLD line is read.
-const KILL_MISSES: &str = r#"
-case $1 in
-  write-hold)
-    # The line comes when this process has ended, whether or not it was waited for.
-    (
-      while kill -0 $$ 2>/dev/null && ! ps -o stat= -p $$ | grep -q '^Z'; do sleep 0.01; done
-      echo "[write] txn i=1 loan=L-1001 event=evt-1001 committed business=1 outbox=1"
-      echo "[write] committed all, HOLD before publish; kill -9 me"
-    ) &
-    exit 0
-    ;;
-esac
-"#;
+fn kill_misses() -> String {
+    let says = r#"echo "[write] txn i=1 loan=L-1001 event=evt-1001 committed business=1 outbox=1"
+        echo "[write] committed all, HOLD before publish; kill -9 me""#;
+    format!("case $1 in write-hold) {} ;; esac", dead_before_it_says(says, "exit 0"))
+}
 
 /// A relay that marks before it sends.
 const MARKS_FIRST: &str = r#"
@@ -299,7 +303,7 @@ fn a_lab_that_reconciles_to_whatever_is_expected_is_condemned_all_the_same() {
 #[test]
 fn a_kill_that_misses_is_inconclusive() {
     let lab = Lab::new();
-    let stage = Stage::new(&lab).with_lab(KILL_MISSES);
+    let stage = Stage::new(&lab).with_lab(&kill_misses());
     stage.run("./run.sh --chapter").exits(3).says("the kill missed").ends_in("INCONCLUSIVE");
     stage.leaves_nothing();
 }
@@ -460,7 +464,9 @@ fn accept_takes_the_transcript_for_the_right_one() {
 
 #[test]
 fn accept_takes_no_run_that_did_not_come_to_its_end() {
-    for (lab_is, code, verdict) in [(KILL_MISSES, 3, "INCONCLUSIVE"), (MARKS_FIRST, 1, "FAIL"), ("exit 4", 4, "FAIL")] {
+    for (lab_is, code, verdict) in
+        [(kill_misses().as_str(), 3, "INCONCLUSIVE"), (MARKS_FIRST, 1, "FAIL"), ("exit 4", 4, "FAIL")]
+    {
         let lab = Lab::new();
         let stage = Stage::new(&lab).in_a_copy().with_lab(lab_is);
         let before = fs::read_to_string(stage.golden()).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::scripts::Stage;
+use crate::scripts::{Stage, dead_before_it_says};
 use crate::support::{Ended, Held, Lab, ROOT, on_each_broker};
 
 /// The rows of a sweep in JSON, and its last line.
@@ -99,17 +99,10 @@ fn a_loss_in_the_right_order_refutes_the_sweep() {
 #[test]
 fn a_kill_that_misses_makes_a_sweep_inconclusive() {
     let lab = Lab::new();
-    // Dead of itself before the kill, though it said HOLD.
-    let dies = r#"
-        case "$*" in
-          *--hold-at*)
-            echo "outbox-lab: held at ${!#}, pid $$" >&2
-            echo "[publish] HOLD at somewhere; kill -9 me"
-            exit 0
-            ;;
-        esac
-    "#;
-    let stage = Stage::new(&lab).with_lab(dies);
+    let says = r#"echo "outbox-lab: held at ${!#}, pid $$" >&2
+        echo "[publish] HOLD at somewhere; kill -9 me""#;
+    let dies = format!(r#"case "$*" in *--hold-at*) {} ;; esac"#, dead_before_it_says(says, "exit 0"));
+    let stage = Stage::new(&lab).with_lab(&dies);
     let ended = stage.play("sweep --rows 1 --strategy outbox-write").exits(3);
     ended
         .says("did not die of the kill")
