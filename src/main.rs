@@ -14,6 +14,7 @@ mod output;
 mod presence;
 mod reconcile;
 mod relay;
+mod shard;
 mod store;
 mod sweep;
 mod trial;

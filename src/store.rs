@@ -1,9 +1,15 @@
 //! The business database: loans, and the outbox that shares their transaction. It knows nothing of Kafka;
 //! that gap is the lesson.
 
+mod batch;
 mod delayed;
 mod file;
+mod lease;
 mod number;
+mod poison;
+mod purge;
+mod schema;
+mod stats;
 mod words;
 
 use std::fs;
@@ -14,9 +20,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
+pub use self::batch::{Batch, Marks, Pending, Standing};
 pub use self::delayed::DelayedStore;
 pub use self::file::refuse_others;
+pub use self::lease::{Lease, Leased, Turnover};
 pub use self::number::Family;
+pub use self::poison::{DeadRow, Decision, Next, Tried};
+pub use self::stats::Stats;
 pub use self::words::in_words;
 use crate::event::{CREATED, Counts, Event, Incarnation, Loan, OutboxRow, RETURNED};
 use crate::failure::Failure;
@@ -153,7 +163,7 @@ impl Store {
         match self.db.prepare_cached("UPDATE outbox SET published = 1 WHERE id = ?1")?.execute([id]) {
             Ok(0) => Ok(Marked::NotThere),
             Ok(_) => Ok(Marked::Done),
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(Marked::Busy),
+            Err(error) if is_busy(&error) => Ok(Marked::Busy),
             Err(error) => Err(error.into()),
         }
     }
@@ -196,13 +206,15 @@ impl Store {
         Ok((loans, outbox))
     }
 
-    /// How long the oldest pending row has waited, in seconds; `None` where nothing is pending.
+    /// How long the oldest row that waits to be sent has waited, in seconds; `None` where none does. A dead row waits for
+    /// somebody's decision, and is none of these.
     ///
     /// # Errors
     /// The database cannot be read.
     pub fn oldest_pending_age(&self) -> Result<Option<f64>> {
-        let sql = "SELECT (julianday('now') - julianday(min(created_at))) * 86400 FROM outbox WHERE published = 0";
-        Ok(self.db.query_row(sql, (), |row| row.get(0))?)
+        let sql = "SELECT (julianday('now') - julianday(created_at)) * 86400 FROM outbox
+                   WHERE published = 0 AND dead = 0 ORDER BY id LIMIT 1";
+        Ok(self.db.query_row(sql, (), |row| row.get(0)).optional()?)
     }
 
     /// The event ids of a consumer's effects, in the order in which they were applied.
@@ -272,7 +284,7 @@ impl Store {
     /// The database stays locked for longer than the busy timeout.
     pub fn finish_reset(&mut self, incarnation: &Incarnation) -> Result<()> {
         let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        file::empty(&txn)?;
+        schema::empty(&txn)?;
         let note = (TOPIC_NOTE, serde_json::to_string(incarnation)?);
         txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, ?2)", note)?;
         txn.commit()?;
@@ -368,6 +380,10 @@ impl Txn<'_> {
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = fs::metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 fn count(row: &rusqlite::Row, column: usize) -> rusqlite::Result<u64> {

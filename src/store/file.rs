@@ -10,64 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::schema::{self, APPLICATION_ID, USER_VERSION};
 use crate::failure::Failure;
 
 /// How long SQLite waits for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Marks a lab database in the file's header ("OBLB"), so that no other program's file is taken for one.
-const APPLICATION_ID: i32 = 0x4F42_4C42;
-
-/// The schema's version.
-const USER_VERSION: i32 = 1;
-
-/// The book's two tables (7.1); a consumer's effects and its inbox; and two small ones of the lab's own: the loan
-/// numbers given out, and what the lab noted about the topic.
-const SCHEMA: &str = "
-CREATE TABLE business_loan (
-  loan_id    TEXT NOT NULL PRIMARY KEY,
-  book_id    TEXT NOT NULL,
-  member_id  TEXT NOT NULL,
-  status     TEXT NOT NULL,
-  created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
-) STRICT;
-CREATE TABLE outbox (
-  id           INTEGER PRIMARY KEY AUTOINCREMENT,
-  event_id     TEXT    NOT NULL UNIQUE,
-  aggregate_id TEXT    NOT NULL,
-  event_type   TEXT    NOT NULL,
-  payload      TEXT    NOT NULL,
-  created_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
-  published    INTEGER NOT NULL DEFAULT 0 CHECK (published IN (0, 1))
-) STRICT;
-CREATE INDEX outbox_pending ON outbox (id) WHERE published = 0;
-CREATE TABLE effect (
-  id         INTEGER PRIMARY KEY AUTOINCREMENT,
-  event_id   TEXT NOT NULL,
-  applied_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
-) STRICT;
-CREATE TABLE inbox (
-  event_id TEXT NOT NULL PRIMARY KEY
-) STRICT;
-CREATE TABLE loan_number (
-  family TEXT    NOT NULL PRIMARY KEY,
-  first  INTEGER NOT NULL,
-  last   INTEGER NOT NULL
-) STRICT;
-CREATE TABLE lab_note (
-  name  TEXT NOT NULL PRIMARY KEY,
-  value TEXT NOT NULL
-) STRICT;
-";
-
-const DROP_SCHEMA: &str = "
-DROP TABLE IF EXISTS business_loan;
-DROP TABLE IF EXISTS outbox;
-DROP TABLE IF EXISTS effect;
-DROP TABLE IF EXISTS inbox;
-DROP TABLE IF EXISTS loan_number;
-DROP TABLE IF EXISTS lab_note;
-";
 
 /// Refuses a path where something else than a lab database lies.
 ///
@@ -115,9 +62,7 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
 /// several that do this at once one is the first and the others find its file.
 fn put_in_place(path: &Path) -> Result<()> {
     let mut empty = Connection::open_in_memory()?;
-    empty.execute_batch(SCHEMA)?;
-    empty.pragma_update(None, "application_id", APPLICATION_ID)?;
-    empty.pragma_update(None, "user_version", USER_VERSION)?;
+    schema::lay(&empty)?;
     let pages = empty.serialize("main")?;
     let draft = beside(path, &format!(".draft.{}", std::process::id()));
     let place = || -> io::Result<()> {
@@ -152,13 +97,6 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
     }
 }
 
-/// Empties a lab database where it lies, in the caller's transaction: a file unlinked or renamed would leave
-/// its -wal behind, and still take writes that nobody will ever see.
-pub(super) fn empty(txn: &rusqlite::Transaction) -> rusqlite::Result<()> {
-    txn.execute_batch(DROP_SCHEMA)?;
-    txn.execute_batch(SCHEMA)
-}
-
 /// Looks at the file's header without SQLite, which may change a file in the course of opening it.
 /// Layout: <https://www.sqlite.org/fileformat2.html#the_database_header>
 fn inspect(path: &Path) -> Result<Found> {
@@ -190,9 +128,9 @@ fn inspect(path: &Path) -> Result<Found> {
     if number(68) != APPLICATION_ID {
         return Err(refuse(format!("{} is another program's SQLite database, not a lab's", path.display())));
     }
-    if number(60) != USER_VERSION {
+    if !(1..=USER_VERSION).contains(&number(60)) {
         return Err(refuse(format!(
-            "{} is a lab database of version {}, and this lab knows version {USER_VERSION}",
+            "{} is a lab database of version {}, and this lab knows versions up to {USER_VERSION}",
             path.display(),
             number(60)
         )));
@@ -232,7 +170,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// Opens a lab database and sets what a commit has to mean here: it is answered when it is durable.
 fn open_file(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags)?;
+    let mut db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(BUSY_TIMEOUT)?;
     // The switch of a fresh file to WAL does not run the busy handler.
     let deadline = Instant::now() + BUSY_TIMEOUT;
@@ -249,5 +187,6 @@ fn open_file(path: &Path) -> Result<Connection> {
     db.pragma_update(None, "synchronous", "FULL")?;
     let synchronous: i64 = db.query_row("PRAGMA synchronous", (), |row| row.get(0))?;
     anyhow::ensure!(synchronous == 2, "SQLite keeps synchronous={synchronous} where it was asked for FULL");
+    schema::migrate(&mut db)?;
     Ok(db)
 }

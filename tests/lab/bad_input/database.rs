@@ -28,7 +28,7 @@ fn what_is_not_a_lab_database_is_refused_and_stays_as_it_was() {
     let by_hand = other_program(&data.join("by-hand.db"));
     by_hand.execute_batch("CREATE TABLE business_loan (loan_id TEXT); CREATE TABLE outbox (id INTEGER)").unwrap();
     lab.ok("--db data/newer.db write 3");
-    other_program(&data.join("newer.db")).execute_batch("PRAGMA user_version = 2").unwrap();
+    other_program(&data.join("newer.db")).execute_batch("PRAGMA user_version = 3").unwrap();
 
     let before = content(&data);
     for (db, reason) in [
@@ -38,7 +38,7 @@ fn what_is_not_a_lab_database_is_refused_and_stays_as_it_was() {
         ("data/other.db", "data/other.db is another program's SQLite database, not a lab's"),
         ("data/at-work.db", "data/at-work.db is another program's SQLite database, not a lab's"),
         ("data/by-hand.db", "data/by-hand.db is another program's SQLite database, not a lab's"),
-        ("data/newer.db", "data/newer.db is a lab database of version 2, and this lab knows version 1"),
+        ("data/newer.db", "data/newer.db is a lab database of version 3, and this lab knows versions up to 2"),
         ("/dev/null", "/dev/null is not a file"),
     ] {
         for command in MAKERS.iter().chain(&READERS).chain(&["--json verify"]) {
