@@ -1,12 +1,16 @@
 //! The command line: declared here, and nothing else done.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::crash::HoldAt;
-use crate::lab::Lab;
+use crate::event::Key;
+use crate::lab::{Lab, is_topic_name};
 use crate::reconcile::Tally;
+use crate::relay::{Envelope, OnPoison};
+use crate::shard::Shard;
 use crate::sweep::Strategy;
 
 /// What a clap help ends with.
@@ -109,6 +113,44 @@ pub struct Amount {
     pub holds: HoldArgs,
 }
 
+/// How a relay is to work.
+#[derive(Args)]
+pub struct RelayArgs {
+    /// Where to hold.
+    #[command(flatten)]
+    pub holds: HoldArgs,
+    /// Go on for ever: wait for new rows, until SIGTERM or Ctrl-C
+    #[arg(long, conflicts_with = "once")]
+    pub follow: bool,
+    /// End when nothing is pending that could be sent now (the default)
+    #[arg(long)]
+    pub once: bool,
+    /// Rows that are read, sent and marked together, 1 to 100000
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub batch: u32,
+    /// What the records are keyed by
+    #[arg(long, value_name = "KEY", default_value = "event")]
+    pub key: Key,
+    /// What a record looks like, and where it goes
+    #[arg(long, value_name = "ENVELOPE", default_value = "book")]
+    pub envelope: Envelope,
+    /// How long a lease lasts from each renewal, and so for how long at the most a killed relay delays its rows
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub lease: Duration,
+    /// A name for this relay; one that is started again under its name takes over at once from the one that died
+    #[arg(long, value_name = "NAME", value_parser = owner)]
+    pub owner: Option<String>,
+    /// Only the Ith of N parts of the aggregates
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Rejections after which a row is parked as dead
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub max_attempts: u32,
+    /// What a dead row means for the later rows of its aggregate
+    #[arg(long, value_name = "WHAT", default_value = "hold-key")]
+    pub on_poison: OnPoison,
+}
+
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
@@ -165,6 +207,8 @@ pub enum Command {
     },
     /// publish with all marks put off, held after the acknowledgements and before the marks
     PublishHold(Amount),
+    /// A relay fit for production: batches, leases, poison rows, outages
+    Relay(RelayArgs),
     /// The four counts, from the database alone
     Verify(HoldArgs),
     /// The whole topic as key,payload lines, partition by partition in offset order
@@ -221,15 +265,6 @@ pub enum Command {
     Clean,
 }
 
-/// What the records of the topic are keyed by. Records of one key lie in one partition, in the order of their sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Key {
-    /// The event id, as in the book
-    Event,
-    /// The aggregate id, so that a loan's events stay together
-    Aggregate,
-}
-
 /// The embedded broker's own commands.
 #[derive(Subcommand)]
 pub enum Broker {
@@ -249,11 +284,22 @@ pub enum Broker {
 }
 
 fn topic(name: &str) -> Result<String, String> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if (1..=249).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".." {
+    if is_topic_name(name) {
         return Ok(name.to_owned());
     }
     Err("a topic name is 1 to 249 letters, digits, dots, underscores and dashes, and neither . nor ..".to_owned())
+}
+
+fn owner(name: &str) -> Result<String, String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if (1..=64).contains(&name.len()) && name.chars().all(legal) {
+        return Ok(name.to_owned());
+    }
+    Err("a name is 1 to 64 letters, digits, dots, underscores and dashes".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}: write it as in 500ms, 30s or 7d"))
 }
 
 fn servers(list: &str) -> Result<String, String> {

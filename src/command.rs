@@ -11,6 +11,7 @@ mod play;
 mod provenance;
 mod publish;
 mod reconcile;
+mod relay;
 mod reset;
 mod rollback;
 mod sweep;
@@ -20,8 +21,9 @@ mod write;
 use anyhow::Result;
 
 use crate::broker::check_properties;
-use crate::cli::{Cli, Command, HoldArgs, Key};
+use crate::cli::{Cli, Command, HoldArgs};
 use crate::crash::{CrashPoint, Holds};
+use crate::event::Key;
 use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::Output;
@@ -77,6 +79,7 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
         Command::PublishHold(amount) => held("publish-hold", &amount.holds, before_marks, out, |holds| {
             publish::run(lab, amount.n, Marking::AfterAllAcks, Key::Event, holds, out)
         }),
+        Command::Relay(args) => held("relay", &args.holds, None, out, |holds| relay::run(lab, args, holds, out)),
         Command::Verify(args) => held("verify", args, None, out, |holds| verify::run(lab, holds, out)),
         Command::Apply { holds: args, inbox, commit_first } => {
             held("apply", args, None, out, |holds| apply::run(lab, *inbox, *commit_first, holds, out))

@@ -15,6 +15,7 @@ use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
 use crate::reconcile::{Finding, Reconciliation, Tally};
+use crate::relay::{Done, Left};
 use crate::sweep::Row;
 use crate::verdict::{Check, Proofs, Verdict};
 
@@ -149,6 +150,16 @@ pub enum Line<'a> {
     },
     /// The relay is done.
     RelayDone { command: &'static str, sent: u32, marked: u32, unpublished_left: u64 },
+    /// relay: a row was rejected for the nth time; a dead one is not tried again.
+    Rejected { event: &'a str, attempt: u32, of: u32, error: &'a str, is_dead: bool },
+    /// relay: a row was sent, and another relay has its lease by now.
+    MarkRefused { event: &'a str },
+    /// relay: it has ended.
+    Relayed {
+        #[serde(flatten)]
+        done: Done,
+        left: Left,
+    },
     /// apply: what became of a record; `effects` counts the effects in the database.
     Applied {
         key: &'a str,
@@ -248,6 +259,17 @@ impl Line<'_> {
             }
             Self::RelayDone { command, sent, marked, unpublished_left } => {
                 write!(w, "[{command}] sent={sent} marked={marked} unpublished-left={unpublished_left}")
+            }
+            Self::Rejected { event, attempt, of, error, is_dead } => {
+                let then = if *is_dead { ": dead" } else { "" };
+                write!(w, "[relay] {event} rejected, attempt {attempt} of {of}: {error}{then}")
+            }
+            Self::MarkRefused { event } => write!(w, "[relay] mark of {event} refused: another relay has its lease"),
+            Self::Relayed { done, left } => {
+                let Done { acknowledged, marked, refused, rejected, dead } = done;
+                write!(w, "[relay] acknowledged={acknowledged} marked={marked} refused={refused} ")?;
+                write!(w, "rejected={rejected} dead={dead} left={}", left.rows())?;
+                if left.rows() > 0 { write!(w, " ({left})") } else { Ok(()) }
             }
             Self::Applied { key, at, skipped, effects } => {
                 let what = if *skipped { "skipped" } else { "applied" };
