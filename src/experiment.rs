@@ -83,6 +83,11 @@ pub const fn kills(kills: u32) -> Proofs {
     Proofs { kills, disturbances: 0 }
 }
 
+/// Disturbances that have to be proved, where nobody is killed.
+pub const fn disturbances(disturbances: u32) -> Proofs {
+    Proofs { kills: 0, disturbances }
+}
+
 /// The experiment of this name.
 ///
 /// # Errors

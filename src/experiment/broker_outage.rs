@@ -2,11 +2,10 @@
 
 use anyhow::Result;
 
-use super::{Experiment, Needs};
+use super::{Experiment, Needs, disturbances};
 use crate::failure::Exit;
 use crate::reconcile::listed;
 use crate::trial::Trial;
-use crate::verdict::Proofs;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "broker-outage",
@@ -21,7 +20,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     ],
     predicted: "pending rows and the age of the oldest rise, then drain to 0; none lost; evt-1002, in doubt, twice",
     lesson: "An outage makes the outbox longer and older, and loses nothing. Watch the age of the oldest pending row.",
-    proofs: Proofs { kills: 0, disturbances: 1 },
+    proofs: disturbances(1),
     needs: Needs::FREEZING,
     play,
 };

@@ -2,10 +2,9 @@
 
 use anyhow::Result;
 
-use super::{Experiment, Needs};
+use super::{Experiment, Needs, disturbances};
 use crate::failure::Exit;
 use crate::trial::Trial;
-use crate::verdict::Proofs;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "send-timeout",
@@ -21,7 +20,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     predicted: "1 duplicate, though nobody died: evt-1002 twice",
     lesson: "A timeout says that no answer came, and nothing about the record. In doubt, the relay sends again; only the \
              event id tells the copies apart.",
-    proofs: Proofs { kills: 0, disturbances: 1 },
+    proofs: disturbances(1),
     needs: Needs::FREEZING,
     play,
 };
