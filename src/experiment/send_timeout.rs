@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Experiment, Needs, disturbances};
+use super::{Experiment, GIVES_UP_SOON, Needs, disturbances};
 use crate::failure::Exit;
 use crate::trial::Trial;
 
@@ -27,8 +27,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn play(trial: &mut Trial) -> Result<()> {
     trial.run("write 2")?;
-    // Not less: an idempotent producer needs up to a second before its first acknowledgement, and more under load.
-    let held = trial.hold("publish 2 -X message.timeout.ms=3000 --hold-at before-send@2")?;
+    let held = trial.hold(&format!("publish 2 {GIVES_UP_SOON} --hold-at before-send@2"))?;
     trial.freeze_broker()?;
     let ended = trial.to_end(held, Exit::Failed)?;
     trial.thaw_broker()?;
