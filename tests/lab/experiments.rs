@@ -21,8 +21,8 @@ const NEEDS_KAFKA: &[&str] = &["kafka-transaction"];
 /// What cannot be shown on a Kafka that the lab may not freeze.
 const NEEDS_FREEZING: &[&str] = &["send-timeout", "killed-in-doubt", "broker-outage", "idempotent-producer"];
 
-/// What plays further on a real Kafka, so that its transcript is another there.
-const NOT_THE_SAME: &[&str] = &["idempotent-producer"];
+/// What plays only in part on some brokers, so that its transcript is not the same on each.
+const PLAYS_IN_PART: &[&str] = &["idempotent-producer"];
 
 impl Stage<'_> {
     /// A lab command whose trials play with the lab under test.
@@ -79,18 +79,24 @@ fn every_experiment_is_confirmed_with_the_same_transcript_on_each_broker() {
                 ended.exits(3).ends_in("1 experiments: 0 confirmed, 0 refuted, 0 inconclusive, 1 skipped");
                 continue;
             }
+            let (of_verdict, of_total) = match ended.stdout.matches("\nSKIPPED ").count() {
+                0 => ("", ""),
+                1 => ("; 1 part SKIPPED", "; 1 part skipped"),
+                _ => ("; 2 parts SKIPPED", "; 2 parts skipped"),
+            };
+            assert!(of_verdict.is_empty() || PLAYS_IN_PART.contains(&name.as_str()), "{ended:#?}");
             let ended = ended
                 .exits(0)
                 .prints(&format!("# {name}\nquestion   {question}\npredicted  "))
-                .prints("\nverdict    confirmed")
-                .prints("\nlesson     ")
-                .ends_in("1 experiments: 1 confirmed, 0 refuted, 0 inconclusive, 0 skipped");
+                .prints("\nverdict    confirmed, ")
+                .prints(&format!(" proved{of_verdict}\nlesson     "))
+                .prints(&format!("\n1 experiments: 1 confirmed, 0 refuted, 0 inconclusive, 0 skipped{of_total}\n"));
             if let Some((servers, _)) = &lab.kafka {
                 let left: Vec<_> = topics(servers).into_iter().filter(|topic| topic.ends_with(&run_id)).collect();
                 assert_eq!(left, [""; 0], "topics of {name}");
             }
             let first = transcripts.borrow_mut().entry(name.clone()).or_insert_with(|| ended.stdout.clone()).clone();
-            if !NOT_THE_SAME.contains(&name.as_str()) {
+            if !PLAYS_IN_PART.contains(&name.as_str()) {
                 assert_eq!(ended.stdout, first, "the transcript of {name} is not the same on each broker");
             }
         }
@@ -162,8 +168,28 @@ fn a_verdict_is_told_in_json_with_what_it_rests_on() {
     assert_eq!(judged.len(), 1, "{told}");
     assert_eq!((&judged[0]["experiment"], &judged[0]["verdict"]), (&"shared-transaction".into(), &"confirmed".into()));
     assert_eq!(judged[0]["proved"]["kills"], 2);
+    assert_eq!(judged[0]["skipped"], Value::Array(Vec::new()));
     let checks = judged[0]["checks"].as_array().unwrap();
     assert!(checks.len() > 4 && checks.iter().all(|check| check["found"] == check["predicted"]), "{told}");
+}
+
+#[test]
+fn a_part_that_was_skipped_is_told_in_json_by_name_and_reason() {
+    let lab = Lab::new();
+    let told = Stage::new(&lab).play("--json run idempotent-producer kafka-transaction").exits(0).stdout;
+    let lines: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let judged: Vec<_> = lines.iter().filter(|line| line["line"] == "judged").collect();
+    let (in_part, not_at_all) = (judged[0], judged[1]);
+    let skipped = serde_json::json!([{
+        "part": "the client's own retry, idempotent",
+        "why": "the embedded broker does not deduplicate",
+        "not_owed": { "kills": 0, "disturbances": 1 },
+    }]);
+    assert_eq!((&in_part["verdict"], &in_part["skipped"]), (&"confirmed".into(), &skipped));
+    assert_eq!(in_part["proved"], serde_json::json!({ "kills": 1, "disturbances": 1 }));
+    assert_eq!((&not_at_all["verdict"], &not_at_all["skipped"]), (&"skipped".into(), &Value::Array(Vec::new())));
+    let totals = "2 experiments: 1 confirmed, 0 refuted, 0 inconclusive, 1 skipped; 1 part skipped";
+    assert_eq!(lines.last().unwrap()["text"], totals);
 }
 
 #[test]
@@ -339,6 +365,10 @@ fn a_skip_counts_neither_way() {
     let why = "\nverdict    SKIPPED: the broker has to be frozen, and the lab did not start this one\n";
     play("run send-timeout").exits(3).prints(why).ends_in("1 experiments: 0 confirmed");
     play("run send-timeout outbox-survives").exits(0).prints(why).ends_in("2 experiments: 1 confirmed, 0 refuted");
+    play("run idempotent-producer")
+        .exits(0)
+        .prints("\nverdict    confirmed, 1 kill proved; 2 parts SKIPPED\n")
+        .ends_in("1 experiments: 1 confirmed, 0 refuted, 0 inconclusive, 0 skipped; 2 parts skipped");
 }
 
 /// A relay that marks before it sends, where it was not told to.
@@ -358,7 +388,7 @@ fn a_relay_that_marks_first_is_refuted() {
             .exits(1)
             // Relay 1 has marked its first row by then, so relay 2 passes it by.
             .prints("\nfound      business rows / outbox rows / records / event ids: 5/5/9/5 (predicted 5/5/10/5)\n")
-            .prints("\nverdict    REFUTED\n")
+            .prints("\nverdict    REFUTED, 1 disturbance proved\n")
             .ends_in("2 experiments: 1 confirmed, 1 refuted, 0 inconclusive, 0 skipped");
         stage.ends();
     });
