@@ -2,6 +2,7 @@
 //! very binary, and dies by a SIGKILL from outside; its wait status is the proof.
 
 mod freeze;
+pub mod patience;
 pub mod process;
 mod receipt;
 

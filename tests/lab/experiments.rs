@@ -300,6 +300,41 @@ fn a_process_that_ends_by_itself_is_inconclusive_with_its_last_lines() {
 }
 
 #[test]
+fn a_process_that_neither_holds_nor_ends_in_time_is_inconclusive_with_its_last_lines_and_ended() {
+    for (command, then, late) in [
+        ("naive-hold", ":", "naive-hold came to no hold in time"),
+        ("publish", ":", "publish 10 did not end in time"),
+        // Nothing more will be heard of this one, and it lives on.
+        ("publish", "exec >&-", "publish 10 did not end in time"),
+    ] {
+        let lab = Lab::new();
+        let says = format!(
+            r#"case $1 in {command}) echo one; echo two; echo "the last thing that it said" >&2; {then} ;; esac"#
+        );
+        let stage = Stage::new(&lab).with_lab(&format!("{says}\n{}", stands_still(&lab, command)));
+        stage
+            .play("run --patience 3 commit-then-send")
+            .exits(3)
+            .prints(&format!(
+                "\nverdict    INCONCLUSIVE: outbox-lab {late}\n  one\n  two\n  the last thing that it said\n"
+            ))
+            .ends_in("1 experiments: 0 confirmed, 0 refuted, 1 inconclusive, 0 skipped");
+        stage.ends();
+    }
+}
+
+#[test]
+fn a_sweep_has_no_more_patience_than_it_is_given() {
+    let lab = Lab::new();
+    let stage = Stage::new(&lab).with_lab(&stands_still(&lab, "write"));
+    stage.play("sweep --patience 3 --rows 1").exits(3).says("outbox-lab write 1 did not end in time");
+    stage.ends();
+    for refused in ["run --patience 0", "sweep --patience 0", "run --patience 3601", "sweep --patience soon"] {
+        lab.run(refused).exits(2).says("--patience <SECONDS>");
+    }
+}
+
+#[test]
 fn a_process_that_died_before_the_kill_or_of_another_signal_is_inconclusive() {
     for (death, status) in [
         ("exit 0", "exit status: 0"),
