@@ -12,6 +12,7 @@ use crate::reconcile::Tally;
 use crate::relay::{Envelope, OnPoison};
 use crate::shard::Shard;
 use crate::sweep::Strategy;
+use crate::trial::patience::PATIENCE;
 
 /// What a clap help ends with.
 const AFTER_HELP: &str = "\
@@ -100,6 +101,14 @@ pub struct HoldArgs {
     /// Say at the end how often each crash point was passed, on standard error
     #[arg(long)]
     pub trace: bool,
+}
+
+/// How long to wait.
+#[derive(Args)]
+pub struct Waiting {
+    /// Seconds that anything in a trial may take before it is inconclusive, 1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub patience: u32,
 }
 
 /// How many.
@@ -244,6 +253,9 @@ pub enum Command {
         /// Which; all, if none is named
         #[arg(value_name = "NAME")]
         names: Vec<String>,
+        /// How long to wait.
+        #[command(flatten)]
+        waiting: Waiting,
     },
     /// Kill every strategy at every passage of every crash point that it has, and print what each kill left
     Sweep {
@@ -253,6 +265,9 @@ pub enum Command {
         /// Rows that each strategy works on, 1 to 1000
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         rows: u32,
+        /// How long to wait.
+        #[command(flatten)]
+        waiting: Waiting,
         /// Only so many kills of a bare loop, for scripts/bench.sh to measure the sweep against
         #[arg(long, hide = true)]
         bare: Option<u32>,

@@ -29,6 +29,7 @@ use crate::lab::Lab;
 use crate::output::Output;
 use crate::relay::Marking;
 use crate::store::in_words;
+use crate::trial::patience::be_patient;
 
 /// Runs the command that was typed.
 ///
@@ -88,8 +89,14 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
         Command::Reconcile { expect } => reconcile::run(lab, *expect, out),
         Command::List => list::list(out),
         Command::Explain { name } => list::explain(name, out),
-        Command::Run { names } => play::run(lab, names, out),
-        Command::Sweep { strategy, rows, bare } => sweep::run(lab, strategy, *rows, *bare, out),
+        Command::Run { names, waiting } => {
+            be_patient(waiting.patience);
+            play::run(lab, names, out)
+        }
+        Command::Sweep { strategy, rows, waiting, bare } => {
+            be_patient(waiting.patience);
+            sweep::run(lab, strategy, *rows, *bare, out)
+        }
         Command::Broker(command) => broker::run(lab, command, out),
         Command::Clean => clean::run(lab, out),
     }

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::reconcile::{Finding, Reconciliation, Tally};
 use crate::relay::{Done, Left};
 use crate::sweep::Row;
-use crate::verdict::{Check, Proofs, Verdict};
+use crate::verdict::{Check, Proofs, SkippedPart, Verdict};
 
 /// A hint, a warning or an error, on standard error.
 pub fn hint(text: &str) {
@@ -193,6 +193,7 @@ pub enum Line<'a> {
         #[serde(flatten)]
         verdict: &'a Verdict,
         proved: Proofs,
+        skipped: &'a [SkippedPart],
         checks: &'a [Check],
     },
     /// sweep: a row of the matrix.
@@ -316,11 +317,21 @@ impl Line<'_> {
                 write!(w, "[reconcile] expected {expected}, found {found}")
             }
             Self::Told { text } => w.write_all(text.as_bytes()),
-            Self::Judged { verdict, proved: Proofs { kills, .. }, .. } => match kills {
-                0 => write!(w, "verdict    {verdict}"),
-                1 => write!(w, "verdict    {verdict}, 1 kill proved"),
-                kills => write!(w, "verdict    {verdict}, {kills} kills proved"),
-            },
+            Self::Judged { verdict, proved, skipped, .. } => {
+                write!(w, "verdict    {verdict}")?;
+                let proved: Vec<_> = [(proved.kills, "kill"), (proved.disturbances, "disturbance")]
+                    .into_iter()
+                    .filter(|(n, _)| *n > 0)
+                    .map(|(n, noun)| format!("{n} {}", plural(n.into(), noun)))
+                    .collect();
+                if !proved.is_empty() {
+                    write!(w, ", {} proved", proved.join(" and "))?;
+                }
+                match skipped.len() {
+                    0 => Ok(()),
+                    n => write!(w, "; {n} {} SKIPPED", plural(n as u64, "part")),
+                }
+            }
             Self::Swept(row) => write!(w, "{row}"),
             Self::SweptAll { kills, passages, verdict } => {
                 write!(w, "{kills} kills proved of {passages} passages: {verdict}")
