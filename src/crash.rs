@@ -49,11 +49,13 @@ pub enum CrashPoint {
     AfterEffect,
     /// the consumer's offset is committed
     AfterOffsetCommit,
+    /// a small transaction of the purge is committed, with what it deleted
+    AfterPurgeChunk,
 }
 
 use CrashPoint::{
     AfterAck, AfterBrokerCommit, AfterCommit, AfterEffect, AfterLoanRow, AfterMark, AfterOffsetCommit, AfterOutboxRow,
-    AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark, BeforeSend, Sent,
+    AfterPurgeChunk, AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark, BeforeSend, Sent,
 };
 
 /// Which command passes which points, in the order in which it comes to them first.
@@ -69,6 +71,7 @@ const POINTS: &[(&str, &[CrashPoint])] = &[
     ("publish-hold", &[BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
     ("verify", &[BeforeCount]),
     ("apply", &[AfterEffect, AfterOffsetCommit]),
+    ("purge", &[AfterPurgeChunk]),
 ];
 
 impl fmt::Display for CrashPoint {

@@ -17,7 +17,7 @@ pub struct Loan {
 }
 
 /// The book's first loan, L-1001, is of the copy B-101.
-const BOOKS_BEHIND_LOANS: i64 = 900;
+pub const BOOKS_BEHIND_LOANS: i64 = 900;
 
 impl Loan {
     /// The loan with this number: 1001 is the first that the book writes.

@@ -4,6 +4,7 @@
 mod batch;
 mod delayed;
 mod file;
+mod fill;
 mod lease;
 mod number;
 mod poison;
