@@ -1,10 +1,12 @@
 //! What is counted of a relay at work, and how it is told to Prometheus.
 
 mod exposition;
+mod serve;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub use self::exposition::exposition;
+pub use self::serve::{address, loopback_only, serve};
 
 /// The upper bounds of the histogram's buckets, in milliseconds: around the 10 ms that a relay which is woken by a commit
 /// takes, and up to a minute, where somebody should be looking.
@@ -71,3 +73,6 @@ impl Metrics {
         self.new_producers.fetch_add(1, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;
