@@ -32,7 +32,7 @@ const READERS: [&str; 10] = [
 
 /// Runs a command line that must be refused before it does anything.
 #[track_caller]
-fn refused(lab: &Lab, line: &str, code: i32) -> Ended {
+pub fn refused(lab: &Lab, line: &str, code: i32) -> Ended {
     let ended = lab.at_once([line]).remove(0).exits(code);
     assert_eq!(ended.stdout, "", "a refusal prints nothing");
     ended

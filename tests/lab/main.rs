@@ -16,5 +16,6 @@ mod faults;
 mod holds;
 mod ids;
 mod kafka;
+mod outbox;
 mod scripts;
 mod sweep;
