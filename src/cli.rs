@@ -240,6 +240,34 @@ pub enum Command {
         #[arg(long, value_name = "B/O/R/E")]
         expect: Option<Tally>,
     },
+    /// What to watch of the outbox: how long its oldest pending row has waited, then pending, dead and published rows,
+    /// attempts, leases
+    Stats(StatsArgs),
+    /// Delete the published rows that were written longer ago than that, in small transactions; never a pending or dead one
+    Purge {
+        /// Where to hold.
+        #[command(flatten)]
+        holds: HoldArgs,
+        /// How long ago, as in 7d
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        older_than: Duration,
+    },
+    /// The rows that a relay has given up
+    #[command(subcommand, subcommand_required = true)]
+    Dead(Dead),
+    /// N outbox rows at once, for measurements: one transaction, whatever N is
+    #[command(hide = true)]
+    Fill {
+        /// How many outbox rows, each of an event of its own: 1 to 10000000
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        n: u32,
+        /// Over so many loans, in turn [default: N]
+        #[arg(long, value_name = "A", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        aggregates: Option<u32>,
+        /// As published already
+        #[arg(long)]
+        published: bool,
+    },
     /// Every experiment, with its question
     List,
     /// An experiment: its question, the book's claim, the steps, what to predict, the lesson
@@ -280,6 +308,39 @@ pub enum Command {
     Clean,
 }
 
+/// How the outbox is watched.
+#[derive(Args)]
+pub struct StatsArgs {
+    /// Again every second, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
+    /// In Prometheus's text exposition format
+    #[arg(long, conflicts_with_all = ["watch", "json"])]
+    pub prometheus: bool,
+    /// Exit with 1 when the oldest pending row has waited longer, as in 30s
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub max_age: Option<Duration>,
+}
+
+/// What to do about the dead rows.
+#[derive(Subcommand)]
+pub enum Dead {
+    /// Each with its attempts and its last error
+    List,
+    /// Pending again, as if it had never been tried
+    Requeue(EventIds),
+    /// Delete it: nobody will ever send its event
+    Drop(EventIds),
+}
+
+/// Some events.
+#[derive(Args)]
+pub struct EventIds {
+    /// Which; `dead list` names them
+    #[arg(value_name = "EVENT_ID", required = true)]
+    pub event_ids: Vec<String>,
+}
+
 /// The embedded broker's own commands.
 #[derive(Subcommand)]
 pub enum Broker {
@@ -298,6 +359,10 @@ pub enum Broker {
     },
 }
 
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "write a number and its unit, as in 500ms, 30s, 15m or 7d".to_owned())
+}
+
 fn topic(name: &str) -> Result<String, String> {
     if is_topic_name(name) {
         return Ok(name.to_owned());
@@ -311,10 +376,6 @@ fn owner(name: &str) -> Result<String, String> {
         return Ok(name.to_owned());
     }
     Err("a name is 1 to 64 letters, digits, dots, underscores and dashes".to_owned())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}: write it as in 500ms, 30s or 7d"))
 }
 
 fn servers(list: &str) -> Result<String, String> {

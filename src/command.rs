@@ -4,16 +4,20 @@ mod apply;
 mod broker;
 mod clean;
 mod consume;
+mod dead;
+mod fill;
 mod give_back;
 mod list;
 mod naive;
 mod play;
 mod provenance;
 mod publish;
+mod purge;
 mod reconcile;
 mod relay;
 mod reset;
 mod rollback;
+mod stats;
 mod sweep;
 mod verify;
 mod write;
@@ -87,6 +91,12 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
         }
         Command::Consume => consume::run(lab, out),
         Command::Reconcile { expect } => reconcile::run(lab, *expect, out),
+        Command::Stats(args) => stats::run(lab, args, out),
+        Command::Purge { holds: args, older_than } => {
+            held("purge", args, None, out, |holds| purge::run(lab, *older_than, holds, out))
+        }
+        Command::Dead(command) => dead::run(lab, command, out),
+        Command::Fill { n, aggregates, published } => fill::run(lab, *n, aggregates.unwrap_or(*n), *published, out),
         Command::List => list::list(out),
         Command::Explain { name } => list::explain(name, out),
         Command::Run { names, waiting } => {

@@ -54,11 +54,14 @@ pub enum CrashPoint {
     AfterEffect,
     /// the consumer's offset is committed
     AfterOffsetCommit,
+    /// a small transaction of the purge is committed, with what it deleted
+    AfterPurgeChunk,
 }
 
 use CrashPoint::{
     AfterAck, AfterBrokerCommit, AfterClaim, AfterCommit, AfterEffect, AfterFetch, AfterLoanRow, AfterMark,
-    AfterOffsetCommit, AfterOutboxRow, AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark, BeforeSend, Sent,
+    AfterOffsetCommit, AfterOutboxRow, AfterPurgeChunk, AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark,
+    BeforeSend, Sent,
 };
 
 /// Which command passes which points, in the order in which it comes to them first.
@@ -75,6 +78,7 @@ const POINTS: &[(&str, &[CrashPoint])] = &[
     ("relay", &[AfterClaim, AfterFetch, BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
     ("verify", &[BeforeCount]),
     ("apply", &[AfterEffect, AfterOffsetCommit]),
+    ("purge", &[AfterPurgeChunk]),
 ];
 
 impl fmt::Display for CrashPoint {

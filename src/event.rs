@@ -18,7 +18,7 @@ pub struct Loan {
 }
 
 /// The book's first loan, L-1001, is of the copy B-101.
-const BOOKS_BEHIND_LOANS: i64 = 900;
+pub const BOOKS_BEHIND_LOANS: i64 = 900;
 
 impl Loan {
     /// The loan with this number: 1001 is the first that the book writes.
@@ -122,10 +122,18 @@ impl Record {
         std::str::from_utf8(bytes).ok()
     }
 
-    /// The loan that the payload names, if it is the book's JSON.
+    /// The loan that the record is about: its payload names it, if that is the book's JSON. A tombstone has no payload;
+    /// there it is the key, or, where the event is the key, the loan of the event's number.
     pub fn loan_id(&self) -> Option<String> {
-        let json: serde_json::Value = serde_json::from_slice(self.payload.as_deref()?).ok()?;
-        Some(json.get("loanId")?.as_str()?.to_owned())
+        if let Some(payload) = &self.payload {
+            let json: serde_json::Value = serde_json::from_slice(payload).ok()?;
+            return Some(json.get("loanId")?.as_str()?.to_owned());
+        }
+        let event_id = self.event_id()?;
+        match self.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()) {
+            Some(key) if key != event_id => Some(key.to_owned()),
+            _ => Some(format!("L-{}", event_id.strip_prefix("evt-")?.split('-').next()?)),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one place where commands print: each line is one value, which is either the text that the book
 //! shows or one JSON object, so that the two cannot drift apart.
 //!
-//! Nothing that goes to standard output holds a pid, a time or a random id.
+//! Nothing that goes to standard output holds a pid, a time or a random id, but for `stats`: ages are what it is asked for.
 
 use std::cell::RefCell;
 use std::io::{self, BufWriter, Write};
@@ -16,6 +16,7 @@ use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
 use crate::reconcile::{Finding, Reconciliation, Tally};
 use crate::relay::{Done, Left};
+use crate::store::{DeadRow, Stats};
 use crate::sweep::Row;
 use crate::verdict::{Check, Proofs, SkippedPart, Verdict};
 
@@ -185,6 +186,19 @@ pub enum Line<'a> {
     Sum { records: u64, events: u64, redelivered: u64, without_event_id: u64 },
     /// reconcile: how it compares with `--expect`.
     Expectation { expected: Tally, found: Tally, met: bool },
+    /// stats: what is watched of the outbox; in text with a line for each lease. The one that holds times, which no
+    /// transcript is made of.
+    Stats(&'a Stats),
+    /// purge: so many published rows are deleted.
+    Purged { deleted: u64 },
+    /// dead list: a dead row.
+    Dead(&'a DeadRow),
+    /// dead requeue: this one is pending again.
+    Requeued { event_id: &'a str },
+    /// dead drop: this one is deleted.
+    Dropped { event_id: &'a str },
+    /// fill: so many outbox rows of so many loans, with the events of these numbers.
+    Filled { outbox: u32, loans: u32, first: i64, last: i64 },
     /// run and sweep: a line of the transcript.
     Told { text: &'a str },
     /// run: what an experiment came to.
@@ -316,6 +330,18 @@ impl Line<'_> {
             Self::Expectation { expected, found, met: false } => {
                 write!(w, "[reconcile] expected {expected}, found {found}")
             }
+            Self::Stats(stats) => stats_text(stats, w),
+            Self::Purged { deleted } => write!(w, "[purge] deleted={deleted}"),
+            Self::Dead(DeadRow { outbox_id, event_id, aggregate_id, attempts, last_error }) => write!(
+                w,
+                "[dead] outboxId={outbox_id} event={event_id} aggregate={aggregate_id} attempts={attempts} \
+                 error={last_error:?}"
+            ),
+            Self::Requeued { event_id } => write!(w, "[dead] event={event_id} requeued"),
+            Self::Dropped { event_id } => write!(w, "[dead] event={event_id} dropped"),
+            Self::Filled { outbox, loans, first, last } => {
+                write!(w, "[fill] outbox={outbox} loans={loans} events=evt-{first}..evt-{last}")
+            }
             Self::Told { text } => w.write_all(text.as_bytes()),
             Self::Judged { verdict, proved, skipped, .. } => {
                 write!(w, "verdict    {verdict}")?;
@@ -343,6 +369,21 @@ impl Line<'_> {
             Self::TopicDeleted { topic } => write!(w, "[clean] topic deleted {topic}"),
         }
     }
+}
+
+/// The age leads: it tells of a relay that stands still before the number of rows does.
+fn stats_text(stats: &Stats, w: &mut dyn Write) -> io::Result<()> {
+    let Stats { oldest_pending_age_seconds, pending, dead, published, attempts, leases } = stats;
+    match oldest_pending_age_seconds {
+        Some(age) => write!(w, "[stats] oldest-pending={age:.3}s")?,
+        None => write!(w, "[stats] oldest-pending=none")?,
+    }
+    write!(w, " pending={pending} dead={dead} published={published} attempts={attempts}")?;
+    for lease in leases {
+        let left = lease.left_ms as f64 / 1_000.0;
+        write!(w, "\n[stats] lease owner={} slots={} left={left:.3}s", lease.owner, lease.slots)?;
+    }
+    Ok(())
 }
 
 fn plural(n: u64, noun: &str) -> String {

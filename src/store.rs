@@ -4,6 +4,7 @@
 mod batch;
 mod delayed;
 mod file;
+mod fill;
 mod lease;
 mod number;
 mod poison;
@@ -83,12 +84,23 @@ impl Store {
         Self::of(file::make(path)?, path)
     }
 
-    /// Opens the lab database at `path`.
+    /// Opens the lab database at `path`. Not for a process that has it open already: see [`Store::again`].
     ///
     /// # Errors
     /// None is there, or something that is not one.
     pub fn open(path: &Path) -> Result<Self> {
         Self::of(file::open(path)?, path)
+    }
+
+    /// Another connection to this database, for another thread. [`Store::open`] looks into the file itself first, and to
+    /// close a file takes away every POSIX lock that the process has on it: the next program to leave would take itself for
+    /// the last one, and delete the -wal under the connection that is open here.
+    ///
+    /// # Errors
+    /// The database was removed or replaced, or cannot be opened.
+    pub fn again(&self) -> Result<Self> {
+        self.is_in_place()?;
+        Ok(Self { db: file::open_again(&self.path)?, path: self.path.clone(), file: self.file })
     }
 
     fn of(db: Connection, path: &Path) -> Result<Self> {
@@ -207,7 +219,7 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub fn oldest_pending_age(&self) -> Result<Option<f64>> {
-        let sql = "SELECT (julianday('now') - julianday(created_at)) * 86400 FROM outbox
+        let sql = "SELECT round((julianday('now') - julianday(created_at)) * 86400, 3) FROM outbox
                    WHERE published = 0 AND dead = 0 ORDER BY id LIMIT 1";
         Ok(self.db.query_row(sql, (), |row| row.get(0)).optional()?)
     }

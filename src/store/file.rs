@@ -99,6 +99,9 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
 
 /// Looks at the file's header without SQLite, which may change a file in the course of opening it.
 /// Layout: <https://www.sqlite.org/fileformat2.html#the_database_header>
+///
+/// Never while this process has the file open: closing it would take the connection's locks away
+/// (<https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_>).
 fn inspect(path: &Path) -> Result<Found> {
     let refuse = |what: String| Failure::failed(what, "name another path with --db; the file was not changed");
     let metadata = match fs::metadata(path) {
@@ -165,6 +168,11 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Opens a database that this process has open, and leaves its file alone.
+pub(super) fn open_again(path: &Path) -> Result<Connection> {
+    open_file(path)
 }
 
 /// Opens a lab database and sets what a commit has to mean here: it is answered when it is durable.

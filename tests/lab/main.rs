@@ -17,5 +17,6 @@ mod holds;
 mod ids;
 mod kafka;
 mod otherwise;
+mod outbox;
 mod scripts;
 mod sweep;
