@@ -1,5 +1,6 @@
 //! The command line: declared here, and nothing else done.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::crash::HoldAt;
 use crate::event::Key;
 use crate::lab::{Lab, is_topic_name};
+use crate::metrics;
 use crate::reconcile::Tally;
 use crate::relay::{Envelope, OnPoison};
 use crate::shard::Shard;
@@ -158,6 +160,12 @@ pub struct RelayArgs {
     /// What a dead row means for the later rows of its aggregate
     #[arg(long, value_name = "WHAT", default_value = "hold-key")]
     pub on_poison: OnPoison,
+    /// Serve counters and gauges for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    pub metrics: Option<SocketAddr>,
+    /// Also where others than this machine can reach it
+    #[arg(long, requires = "metrics")]
+    pub metrics_anywhere: bool,
 }
 
 /// The commands.

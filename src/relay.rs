@@ -12,6 +12,7 @@ pub mod stop;
 mod tenure;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -25,13 +26,15 @@ use self::routes::Routes;
 pub use self::scan::{Left, OnPoison};
 use self::tenure::Tenure;
 use crate::broker::{Pipeline, Publisher, send_timeout};
+use crate::clock::{ms_of, now_ms};
 use crate::crash::{CrashPoint, Holds};
 use crate::event::{Incarnation, Key};
 use crate::failure::Failure;
 use crate::lab::Lab;
+use crate::metrics::Metrics;
 use crate::output::{Output, hint};
-use crate::shard::Slots;
-use crate::store::{Batch, Store, TopicNote};
+use crate::shard::{SLOTS, Slots};
+use crate::store::{Batch, Leased, Pending, Store, TopicNote};
 
 /// Batches that are sent and not marked, at the most. The rows of so many batches may be sent twice after a kill.
 const BATCHES_IN_FLIGHT: usize = 4;
@@ -82,6 +85,8 @@ pub struct Plan {
     pub max_attempts: u32,
     /// What a dead row means for its aggregate.
     pub on_poison: OnPoison,
+    /// What is counted for whoever watches.
+    pub metrics: Option<Arc<Metrics>>,
 }
 
 /// What a relay has done so far.
@@ -145,8 +150,8 @@ impl<'a, 'b> Relay<'a, 'b> {
     /// A relay that is about to begin.
     ///
     /// # Errors
-    /// Usage: a lease that does not outlast a send. Or there is no lab database.
-    pub fn new(lab: &'a Lab, plan: &'a Plan, holds: &'a mut Holds<'b>, out: &'a Output) -> Result<Self> {
+    /// Usage: a lease that does not outlast a send.
+    pub fn new(lab: &'a Lab, plan: &'a Plan, store: Store, holds: &'a mut Holds<'b>, out: &'a Output) -> Result<Self> {
         let timeout = send_timeout(lab);
         if plan.lease <= timeout {
             return Err(Failure::usage(
@@ -158,7 +163,7 @@ impl<'a, 'b> Relay<'a, 'b> {
         Ok(Self {
             lab,
             plan,
-            store: Store::open(&lab.db)?,
+            store,
             holds,
             out,
             tenure,
@@ -188,6 +193,22 @@ impl<'a, 'b> Relay<'a, 'b> {
         Ok(left)
     }
 
+    /// Says who holds what this relay left.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn tell_leases(&self) -> Result<()> {
+        for Leased { owner, slots, left_ms } in self.store.leases(now_ms())? {
+            if left_ms > 0 && owner != self.plan.owner {
+                let seconds = left_ms as f64 / 1_000.0;
+                hint(&format!(
+                    "{owner} has a lease on {slots} of {SLOTS} slots for {seconds:.1} s more, if it does not renew it"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn passes(&mut self) -> Result<Left> {
         let mut link = self.connect()?;
         self.tenure.keep(&mut self.store)?;
@@ -197,20 +218,20 @@ impl<'a, 'b> Relay<'a, 'b> {
             let before = self.done;
             let end = match self.be_careful(&link.pipeline)? {
                 Some(trouble) => End::Trouble(trouble),
-                None => Pass::begin(self, &mut link).play()?,
+                None => Pass::begin(self, &mut link)?.play()?,
             };
             if self.done != before {
                 fruitless_since = Instant::now();
             }
             match end {
-                End::Drained(left) => return Ok(left),
+                End::Drained(left) | End::Stopped(left) => return Ok(left),
                 End::LookAgain => {}
-                End::Stopped(left) => return Ok(left),
                 End::Trouble(why) => {
                     hint(&format!("{why}; what is not marked stays pending, and is sent again"));
                     if !self.plan.follow && fruitless_since.elapsed() > PATIENCE {
                         return Err(self.gives_up(&why));
                     }
+                    self.count(Metrics::new_producer);
                     drop(link);
                     self.careful = None;
                     link = match self.reconnect(fruitless_since)? {
@@ -261,14 +282,26 @@ impl<'a, 'b> Relay<'a, 'b> {
         )
     }
 
-    fn was_acknowledged(&mut self, records: u64) {
-        self.done.acknowledged += records;
+    fn was_acknowledged(&mut self, rows: &[Pending]) {
+        self.done.acknowledged += rows.len() as u64;
+        self.count(|metrics| {
+            let now = now_ms();
+            metrics.acknowledged(rows.iter().filter_map(|row| Some(now - ms_of(row.created_at)?)));
+        });
         let now = Instant::now();
         self.span.get_or_insert((now, now));
     }
 
+    /// Counts for whoever watches, if anybody does.
+    fn count(&self, what: impl FnOnce(&Metrics)) {
+        if let Some(metrics) = &self.plan.metrics {
+            what(metrics);
+        }
+    }
+
     fn was_marked(&mut self, rows: u64) {
         self.done.marked += rows;
+        self.count(|metrics| metrics.published(rows));
         if let Some((_, last)) = &mut self.span {
             *last = Instant::now();
         }

@@ -24,9 +24,9 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, Transactio
 pub use self::batch::{Batch, Pending, Standing};
 pub use self::delayed::DelayedStore;
 pub use self::file::refuse_others;
-pub use self::lease::{Lease, Turnover};
+pub use self::lease::{Lease, Leased, Turnover};
 pub use self::number::Family;
-pub use self::poison::{DeadRow, Decision, Next, Tried};
+pub use self::poison::{DeadRow, Decision, Next};
 pub use self::stats::Stats;
 pub use self::words::in_words;
 use crate::event::{CREATED, Counts, Event, Incarnation, Loan, OutboxRow, RETURNED};

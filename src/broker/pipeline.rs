@@ -107,7 +107,9 @@ impl Pipeline {
         ];
         settings.extend_from_slice(in_order);
         let mut config = client_config(lab, cluster.servers(), &settings);
-        TIMEOUTS.iter().for_each(|name| drop(config.remove(name)));
+        for name in TIMEOUTS {
+            config.remove(name);
+        }
         config.set("message.timeout.ms", "0");
         let acks = Acks { reports: Reports::default(), ledger: Mutex::default(), settled: Box::new(settled) };
         let producer = Parting::new(create::<_, ThreadedProducer<_>>(&config, acks)?);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::scan::OnPoison;
-use super::tenure::now_ms;
 use super::{Relay, bind};
 use crate::broker::{InFlight, Pipeline, Publisher, SendError};
+use crate::clock::now_ms;
 use crate::crash::CrashPoint;
 use crate::lab::Lab;
 use crate::output::{Line, hint};
@@ -26,6 +26,14 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 fn backoff(attempts: u32) -> Duration {
     let full = FIRST_BACKOFF.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(LONGEST_BACKOFF);
     full.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+/// What becomes of a row that was rejected.
+pub(super) struct Fate {
+    /// Is it parked?
+    pub(super) is_dead: bool,
+    /// Do later rows of its aggregate have to wait?
+    pub(super) holds_back: bool,
 }
 
 impl Relay<'_, '_> {
@@ -86,7 +94,7 @@ impl Relay<'_, '_> {
         };
         match sent {
             Ok(_) => {
-                self.was_acknowledged(1);
+                self.was_acknowledged(&[*row]);
                 self.holds.reached(CrashPoint::AfterAck)?;
                 self.mark(batch, &[*row])?;
                 Ok(None)
@@ -125,8 +133,8 @@ impl Relay<'_, '_> {
         Ok(Ok(topic))
     }
 
-    /// Counts a rejection. Returns whether later rows of the aggregate have to wait.
-    pub(super) fn reject(&mut self, row: &Pending, attempts: u32, why: &str) -> Result<bool> {
+    /// Counts a rejection.
+    pub(super) fn reject(&mut self, row: &Pending, attempts: u32, why: &str) -> Result<Fate> {
         let attempts = attempts + 1;
         let is_dead = attempts >= self.plan.max_attempts;
         let next = match is_dead {
@@ -135,11 +143,12 @@ impl Relay<'_, '_> {
         };
         if self.store.rejected(&self.tenure.lease, row.id, row.aggregate_id, why, next)? {
             self.done.rejected += 1;
+            self.count(|metrics| metrics.rejected(1));
             self.done.dead += u64::from(is_dead);
             let of = self.plan.max_attempts;
             self.out.line(&Line::Rejected { event: row.event_id, attempt: attempts, of, error: why, is_dead })?;
         }
-        Ok(!is_dead || self.plan.on_poison == OnPoison::HoldKey)
+        Ok(Fate { is_dead, holds_back: !is_dead || self.plan.on_poison == OnPoison::HoldKey })
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::careful::Fate;
 use super::reader::Reader;
 use super::scan::{Left, Scan};
 use super::{BATCHES_IN_FLIGHT, Event, Link, Relay, stop};
@@ -60,8 +61,8 @@ pub(super) struct Pass<'p, 'a, 'b> {
     asked: usize,
     /// Aggregates of which a row was rejected in this pass.
     held: HashSet<String>,
-    /// Rows left since then.
-    held_back: u64,
+    /// Rows that were read, and left for that reason.
+    left: Left,
     /// What was left when the last row was read, and when to look at it again.
     exhausted: Option<(Left, Instant)>,
     /// Why no more rows are taken.
@@ -71,21 +72,21 @@ pub(super) struct Pass<'p, 'a, 'b> {
 }
 
 impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
-    pub(super) fn begin(relay: &'p mut Relay<'a, 'b>, link: &'p mut Link) -> Self {
+    pub(super) fn begin(relay: &'p mut Relay<'a, 'b>, link: &'p mut Link) -> Result<Self> {
         let scan = Scan::new(relay.tenure.lease.slots(), relay.plan.on_poison, relay.suspects.clone());
-        let reader = Reader::start(relay.lab, scan, relay.plan.batch, link.sender.clone());
-        Self {
+        let reader = Reader::start(&relay.store, scan, relay.plan.batch, link.sender.clone())?;
+        Ok(Self {
             relay,
             link,
             reader,
             flights: VecDeque::new(),
             asked: 0,
             held: HashSet::new(),
-            held_back: 0,
+            left: Left::default(),
             exhausted: None,
             ending: None,
             told: Instant::now(),
-        }
+        })
     }
 
     pub(super) fn play(mut self) -> Result<End> {
@@ -130,25 +131,25 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         Ok(())
     }
 
+    /// What the reader left, and what was left since.
+    fn all_left(&self) -> Left {
+        self.exhausted.map_or(self.left, |(left, _)| left.and(self.left))
+    }
+
     /// Ends the pass, unless it is ending already. Rows that are in flight are settled first.
     fn end(&mut self, end: End) {
         self.ending.get_or_insert(end);
     }
 
     fn look_at_the_clock(&mut self) -> Result<()> {
-        let left = |pass: &Self| {
-            let (mut left, _) = pass.exhausted.unwrap_or_else(|| (Left::default(), Instant::now()));
-            left.held_back += pass.held_back;
-            left
-        };
         if stop::is_asked_for() {
-            self.end(End::Stopped(left(self)));
+            self.end(End::Stopped(self.all_left()));
         }
         if self.relay.tenure.is_due() {
             self.keep_lease()?;
         }
         if let (Some((_, look_again)), true) = (self.exhausted, self.flights.is_empty()) {
-            let left = left(self);
+            let left = self.all_left();
             if !self.relay.plan.follow {
                 self.end(End::Drained(left));
             } else if left.rows() > 0 && Instant::now() >= look_again {
@@ -163,6 +164,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             let records: usize = self.flights.iter().map(|flight| flight.batch.len()).sum();
             if oldest > timeout {
                 let why = self.link.pipeline.complaint();
+                self.relay.count(|metrics| metrics.in_doubt(records as u64));
                 self.end(End::Trouble(format!("{records} sends are in doubt after {timeout:?}{why}")));
                 self.link.pipeline.purge();
             } else if oldest > SILENCE && self.told.elapsed() > SILENCE {
@@ -203,17 +205,18 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                 continue;
             }
             if !self.held.is_empty() && self.held.contains(row.aggregate_id) {
-                self.held_back += 1;
+                self.left.held_back += 1;
                 continue;
             }
             self.relay.holds.reached(CrashPoint::BeforeSend)?;
             match self.hand_over(nth, place, &row)? {
                 Handed::Taken => taken += 1,
                 Handed::Rejected(why) => {
-                    if self.relay.reject(&row, 0, &why)? {
+                    let Fate { is_dead, holds_back } = self.relay.reject(&row, 0, &why)?;
+                    if holds_back {
                         self.held.insert(row.aggregate_id.to_owned());
-                        self.held_back += 1;
                     }
+                    *(if is_dead { &mut self.left.dead } else { &mut self.left.waiting }) += 1;
                 }
                 Handed::Full => {}
                 Handed::Broken(why) => {
@@ -230,10 +233,10 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
 
     /// Hands a row over, and waits while the client has no room.
     fn hand_over(&mut self, nth: u64, place: usize, row: &Pending) -> Result<Handed> {
-        if self.relay.routes.known(row).is_none() {
-            if let Err(why) = self.relay.topic_of(row, &self.link.pipeline)? {
-                return Ok(Handed::Rejected(why));
-            }
+        if self.relay.routes.known(row).is_none()
+            && let Err(why) = self.relay.topic_of(row, &self.link.pipeline)?
+        {
+            return Ok(Handed::Rejected(why));
         }
         let begun = Instant::now();
         loop {
@@ -257,7 +260,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         let rows: Vec<Pending> =
             batch.iter().zip(&acknowledged).filter(|(_, acknowledged)| **acknowledged).map(|(row, _)| row).collect();
         if !rows.is_empty() {
-            self.relay.was_acknowledged(rows.len() as u64);
+            self.relay.was_acknowledged(&rows);
             self.relay.holds.reached(CrashPoint::AfterAck)?;
             self.relay.mark(&batch, &rows)?;
         }
@@ -294,6 +297,7 @@ impl Relay<'_, '_> {
         };
         self.was_marked(marks.marked);
         self.done.refused += marks.refused.len() as u64;
+        self.count(|metrics| metrics.marks_refused(marks.refused.len() as u64));
         for row in batch.iter().filter(|row| marks.refused.contains(&row.id)) {
             self.out.line(&Line::MarkRefused { event: row.event_id })?;
         }

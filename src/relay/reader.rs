@@ -11,7 +11,6 @@ use anyhow::Result;
 
 use super::Event;
 use super::scan::Scan;
-use crate::lab::Lab;
 use crate::store::Store;
 
 /// How often the database is asked whether somebody has committed (`PRAGMA data_version`, a few microseconds).
@@ -26,18 +25,21 @@ pub struct Reader {
 
 impl Reader {
     /// Begins to look. Nothing is read before it is asked for.
-    pub fn start(lab: &Lab, scan: Scan, rows: u32, events: Sender<Event>) -> Self {
+    ///
+    /// # Errors
+    /// The database was removed or replaced.
+    pub fn start(store: &Store, scan: Scan, rows: u32, events: Sender<Event>) -> Result<Self> {
+        let store = store.again()?;
         let (requests, asked) = channel();
         let ended = Arc::new(AtomicBool::new(false));
-        let (path, told_to_end) = (lab.db.clone(), Arc::clone(&ended));
+        let told_to_end = Arc::clone(&ended);
         let thread = thread::spawn(move || {
-            let read = Store::open(&path).and_then(|store| read(&store, scan, rows, &asked, &events, &told_to_end));
-            if let Err(error) = read {
+            if let Err(error) = read(&store, scan, rows, &asked, &events, &told_to_end) {
                 // The pass is over if nobody listens.
                 let _ = events.send(Event::ReadFailed(error));
             }
         });
-        Self { requests: Some(requests), ended, thread: Some(thread) }
+        Ok(Self { requests: Some(requests), ended, thread: Some(thread) })
     }
 
     /// Asks for one batch more.

@@ -32,6 +32,17 @@ pub struct Left {
 }
 
 impl Left {
+    /// These, and those.
+    #[must_use]
+    pub fn and(self, those: Self) -> Self {
+        Self {
+            leased: self.leased + those.leased,
+            waiting: self.waiting + those.waiting,
+            held_back: self.held_back + those.held_back,
+            dead: self.dead + those.dead,
+        }
+    }
+
     /// How many in all.
     pub fn rows(&self) -> u64 {
         self.leased + self.waiting + self.held_back + self.dead

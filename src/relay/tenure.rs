@@ -1,17 +1,12 @@
 //! How a relay keeps its lease: claimed before the first row is read, put off in time, and looked at before each send.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::clock::now_ms;
 use crate::shard::{Slots, slot_of};
 use crate::store::{Lease, Store, Turnover};
-
-/// Milliseconds since 1970. Not a monotonic clock: relays on one database share this one only.
-pub fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
-}
 
 /// A lease, and how it is kept.
 pub struct Tenure {
