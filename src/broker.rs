@@ -3,6 +3,7 @@
 
 mod client;
 pub mod embedded;
+mod limit;
 mod pipeline;
 mod read;
 mod serve;
@@ -20,6 +21,7 @@ use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use self::client::{Delivery, Parting, Reports, client_config, create, no_answer, reason};
 pub use self::client::{OnWire, check_properties};
 use self::embedded::Embedded;
+pub use self::limit::send_from_memory;
 use self::pipeline::is_rejection;
 pub use self::pipeline::{Handed, Outcome, Pipeline, send_timeout};
 pub use self::read::{Ending, Reader, Watch};

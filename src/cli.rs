@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 
 use crate::crash::HoldAt;
 use crate::event::Key;
@@ -100,7 +101,7 @@ pub struct HoldArgs {
     /// unknown POINT lists them all
     #[arg(long, value_name = "POINT[@NTH]")]
     pub hold_at: Vec<HoldAt>,
-    /// Say at the end how often each crash point was passed, on standard error
+    /// Say at the end how often each crash point was passed, and how long a relay took, on standard error
     #[arg(long)]
     pub trace: bool,
 }
@@ -276,6 +277,16 @@ pub enum Command {
         #[arg(long)]
         published: bool,
     },
+    /// What a relay cannot beat on this machine, for measurements
+    #[command(hide = true)]
+    Measure {
+        /// What
+        #[arg(value_name = "WHAT")]
+        what: Measured,
+        /// What the records are keyed by
+        #[arg(long, value_name = "KEY", default_value = "event")]
+        key: Key,
+    },
     /// Every experiment, with its question
     List,
     /// An experiment: its question, the book's claim, the steps, what to predict, the lesson
@@ -314,6 +325,18 @@ pub enum Command {
     /// Give back what this lab holds outside its directory: end the embedded broker, or delete the topics that it
     /// made on a real Kafka
     Clean,
+}
+
+/// What a relay cannot beat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measured {
+    /// The records of the pending rows, sent from memory, with no database
+    Sends,
+    /// The marks of the pending rows, in transactions of 5000, with no broker
+    Marks,
+    /// The relay's query for the next 100 pending rows
+    Polls,
 }
 
 /// How the outbox is watched.

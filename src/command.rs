@@ -8,6 +8,7 @@ mod dead;
 mod fill;
 mod give_back;
 mod list;
+mod measure;
 mod naive;
 mod play;
 mod provenance;
@@ -97,6 +98,7 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
         }
         Command::Dead(command) => dead::run(lab, command, out),
         Command::Fill { n, aggregates, published } => fill::run(lab, *n, aggregates.unwrap_or(*n), *published, out),
+        Command::Measure { what, key } => measure::run(lab, *what, *key, out),
         Command::List => list::list(out),
         Command::Explain { name } => list::explain(name, out),
         Command::Run { names, waiting } => {

@@ -213,6 +213,11 @@ impl<'a> Holds<'a> {
         self.command
     }
 
+    /// Is it to be said how often each point was passed, and how long it took?
+    pub fn is_traced(&self) -> bool {
+        self.trace
+    }
+
     /// Can this process be held at this point at all?
     pub fn may_hold_at(&self, point: CrashPoint) -> bool {
         self.wanted.iter().any(|hold| hold.at.point == point)

@@ -11,6 +11,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::cli::Measured;
 use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
@@ -161,6 +162,8 @@ pub enum Line<'a> {
         done: Done,
         left: Left,
     },
+    /// measure: how long so many took.
+    Measured { what: Measured, times: u64, seconds: f64 },
     /// apply: what became of a record; `effects` counts the effects in the database.
     Applied {
         key: &'a str,
@@ -285,6 +288,9 @@ impl Line<'_> {
                 write!(w, "[relay] acknowledged={acknowledged} marked={marked} refused={refused} ")?;
                 write!(w, "rejected={rejected} dead={dead} left={}", left.rows())?;
                 if left.rows() > 0 { write!(w, " ({left})") } else { Ok(()) }
+            }
+            Self::Measured { what, times, seconds } => {
+                write!(w, "[measure] {what:?} times={times} seconds={seconds:.6}")
             }
             Self::Applied { key, at, skipped, effects } => {
                 let what = if *skipped { "skipped" } else { "applied" };

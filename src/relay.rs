@@ -34,7 +34,7 @@ use crate::lab::Lab;
 use crate::metrics::Metrics;
 use crate::output::{Output, hint};
 use crate::shard::{SLOTS, Slots};
-use crate::store::{Batch, Leased, Pending, Store, TopicNote};
+use crate::store::{Batch, Leased, Store, TopicNote};
 
 /// Batches that are sent and not marked, at the most. The rows of so many batches may be sent twice after a kill.
 const BATCHES_IN_FLIGHT: usize = 4;
@@ -104,6 +104,42 @@ pub struct Done {
     pub dead: u64,
 }
 
+/// From when to when a relay was at work.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    begun: Instant,
+    first_ack: Option<Instant>,
+    last_mark: Option<Instant>,
+}
+
+impl Default for Span {
+    fn default() -> Self {
+        Self { begun: Instant::now(), first_ack: None, last_mark: None }
+    }
+}
+
+impl Span {
+    /// An acknowledgement came.
+    pub fn acknowledged(&mut self) {
+        self.first_ack.get_or_insert_with(Instant::now);
+    }
+
+    /// Rows were marked.
+    pub fn marked(&mut self) {
+        self.last_mark = Some(Instant::now());
+    }
+
+    /// Says how long it took, on standard error.
+    pub fn tell(&self, rows: u64) {
+        if let (Some(first), Some(last)) = (self.first_ack, self.last_mark) {
+            let (to_first, from_first) = ((first - self.begun).as_secs_f64(), (last - first).as_secs_f64());
+            hint(&format!(
+                "first acknowledgement after {to_first:.6} s; {rows} rows in {from_first:.6} s from there to the last mark"
+            ));
+        }
+    }
+}
+
 /// What comes in while a relay is at work.
 enum Event {
     /// A batch was read.
@@ -142,8 +178,8 @@ pub struct Relay<'a, 'b> {
     is_bound: bool,
     /// What it has done.
     pub done: Done,
-    /// When the first acknowledgement came, and the last mark.
-    span: Option<(Instant, Instant)>,
+    /// When.
+    pub span: Span,
 }
 
 impl<'a, 'b> Relay<'a, 'b> {
@@ -172,7 +208,7 @@ impl<'a, 'b> Relay<'a, 'b> {
             careful: None,
             is_bound: false,
             done: Done::default(),
-            span: None,
+            span: Span::default(),
         })
     }
 
@@ -186,10 +222,6 @@ impl<'a, 'b> Relay<'a, 'b> {
         let released = self.tenure.end(&mut self.store);
         let left = ran?;
         released?;
-        if let Some((first, last)) = self.span {
-            let seconds = last.duration_since(first).as_secs_f64();
-            hint(&format!("{} records marked in {seconds:.3} s from the first acknowledgement on", self.done.marked));
-        }
         Ok(left)
     }
 
@@ -282,14 +314,14 @@ impl<'a, 'b> Relay<'a, 'b> {
         )
     }
 
-    fn was_acknowledged(&mut self, rows: &[Pending]) {
-        self.done.acknowledged += rows.len() as u64;
+    fn was_acknowledged(&mut self, batch: &Batch, acknowledged: &[bool]) {
+        self.done.acknowledged += acknowledged.iter().filter(|acknowledged| **acknowledged).count() as u64;
         self.count(|metrics| {
             let now = now_ms();
-            metrics.acknowledged(rows.iter().filter_map(|row| Some(now - ms_of(row.created_at)?)));
+            let rows = batch.iter().zip(acknowledged).filter(|(_, acknowledged)| **acknowledged);
+            metrics.acknowledged(rows.filter_map(|(row, _)| Some(now - ms_of(row.created_at)?)));
         });
-        let now = Instant::now();
-        self.span.get_or_insert((now, now));
+        self.span.acknowledged();
     }
 
     /// Counts for whoever watches, if anybody does.
@@ -302,8 +334,6 @@ impl<'a, 'b> Relay<'a, 'b> {
     fn was_marked(&mut self, rows: u64) {
         self.done.marked += rows;
         self.count(|metrics| metrics.published(rows));
-        if let Some((_, last)) = &mut self.span {
-            *last = Instant::now();
-        }
+        self.span.marked();
     }
 }

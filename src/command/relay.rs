@@ -45,11 +45,15 @@ pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) 
     };
     let mut relay = Relay::new(lab, &plan, store, holds, out)?;
     let left = relay.run()?;
-    out.line(&Line::Relayed { done: relay.done, left })?;
+    let (done, span) = (relay.done, relay.span);
     if left.leased > 0 {
         relay.tell_leases()?;
     }
-    if relay.done.acknowledged == 0 && left.rows() == 0 {
+    if holds.is_traced() {
+        span.tell(done.marked);
+    }
+    out.line(&Line::Relayed { done, left })?;
+    if done.acknowledged == 0 && left.rows() == 0 {
         hint("nothing was pending: write first (outbox-lab write 5)");
     }
     Ok(Exit::Done)

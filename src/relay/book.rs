@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::bind;
+use super::{Span, bind};
 use crate::broker::{Publisher, SendError};
 use crate::crash::{CrashPoint, Holds};
 use crate::event::{Key, OutboxRow, Position};
@@ -65,6 +65,8 @@ pub struct BookRelay<'a, 'b> {
     pub sent: u32,
     /// Rows marked.
     pub marked: u32,
+    /// When.
+    pub span: Span,
 }
 
 impl BookRelay<'_, '_> {
@@ -123,6 +125,7 @@ impl BookRelay<'_, '_> {
             Err(error) => return Ok(Err(Stopped { event_id: key.to_owned(), marked: mark_first, error })),
         };
         self.sent += 1;
+        self.span.acknowledged();
         self.holds.reached(CrashPoint::AfterAck)?;
         if marking.is_put_off() {
             self.out.line(&Line::Sent { outbox_id, key, at })?;
@@ -177,6 +180,7 @@ impl BookRelay<'_, '_> {
             }
         }
         self.marked += 1;
+        self.span.marked();
         self.holds.reached(CrashPoint::AfterMark)
     }
 }

@@ -94,9 +94,9 @@ impl Relay<'_, '_> {
         };
         match sent {
             Ok(_) => {
-                self.was_acknowledged(&[*row]);
+                self.was_acknowledged(batch, &[true]);
                 self.holds.reached(CrashPoint::AfterAck)?;
-                self.mark(batch, &[*row])?;
+                self.mark(batch, &[true])?;
                 Ok(None)
             }
             Err(SendError::Rejected(why)) => {

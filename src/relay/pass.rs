@@ -257,12 +257,10 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         let Some(at) = self.flights.iter().position(|flight| flight.nth == nth) else { return Ok(()) };
         let Some(Flight { batch, .. }) = self.flights.remove(at) else { return Ok(()) };
         let Outcome { acknowledged, rejected, in_doubt } = self.link.pipeline.outcome(nth);
-        let rows: Vec<Pending> =
-            batch.iter().zip(&acknowledged).filter(|(_, acknowledged)| **acknowledged).map(|(row, _)| row).collect();
-        if !rows.is_empty() {
-            self.relay.was_acknowledged(&rows);
+        if acknowledged.contains(&true) {
+            self.relay.was_acknowledged(&batch, &acknowledged);
             self.relay.holds.reached(CrashPoint::AfterAck)?;
-            self.relay.mark(&batch, &rows)?;
+            self.relay.mark(&batch, &acknowledged)?;
         }
         if let Some((_, why)) = rejected.first() {
             self.relay.suspects.extend(rejected.iter().map(|(place, _)| batch.row(*place).id));
@@ -279,15 +277,15 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
 impl Relay<'_, '_> {
     /// Marks acknowledged rows. They are in the topic by now, so the marks are tried again as long as somebody else has the
     /// database locked; to give up is to send the records twice.
-    pub(super) fn mark(&mut self, batch: &Batch, rows: &[Pending]) -> Result<()> {
+    pub(super) fn mark(&mut self, batch: &Batch, acknowledged: &[bool]) -> Result<()> {
         self.holds.reached(CrashPoint::BeforeMark)?;
         let deadline = Instant::now() + MARK_PATIENCE;
         let marks = loop {
-            match self.store.mark_all(&self.tenure.lease, rows)? {
+            match self.store.mark_all(&self.tenure.lease, batch, acknowledged)? {
                 Some(marks) => break marks,
                 None if Instant::now() > deadline => {
                     return Err(Failure::failed(
-                        format!("{} rows cannot be marked: another program keeps the database locked", rows.len()),
+                        "acknowledged rows cannot be marked: another program keeps the database locked",
                         "end the program that holds the lock. The rows are pending, so the next relay sends them (again: \
                          duplicates, nothing lost)",
                     ));

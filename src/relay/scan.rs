@@ -122,11 +122,11 @@ mod tests {
     use crate::store::Standing;
 
     fn row(id: i64, aggregate_id: &str) -> Standing<'_> {
-        Standing { id, aggregate_id, attempts: 0, is_dead: false, next_try_at: 0 }
+        Standing { id, aggregate_id, attempts: 0, is_dead: false }
     }
 
     fn waiting(id: i64, aggregate_id: &str) -> Standing<'_> {
-        Standing { attempts: 1, next_try_at: i64::MAX, ..row(id, aggregate_id) }
+        Standing { attempts: 1, ..row(id, aggregate_id) }
     }
 
     fn dead(id: i64, aggregate_id: &str) -> Standing<'_> {

@@ -55,8 +55,6 @@ pub struct Standing<'a> {
     pub attempts: u32,
     /// Was it given up?
     pub is_dead: bool,
-    /// When it may be tried again, in milliseconds since 1970.
-    pub next_try_at: i64,
 }
 
 /// What came of the marks of a batch.
@@ -121,8 +119,7 @@ impl Batch {
     }
 }
 
-const COLUMNS: &str =
-    "id, created_at, event_id, aggregate_id, aggregate_type, payload, tombstone, attempts, next_try_at, dead";
+const COLUMNS: &str = "id, created_at, event_id, aggregate_id, aggregate_type, payload, tombstone, attempts, dead";
 
 impl Store {
     /// Reads up to `limit` pending rows behind `after` in id order, and puts those that `takes` wants in a batch. The number
@@ -160,12 +157,13 @@ impl Store {
         Ok(self.batch(id - 1, 1, |row| row.id == id)?.0)
     }
 
-    /// Records acknowledged rows as published, in one transaction, but for those whose lease was lost in the meantime. The
-    /// inner result is `None` while another program has the database locked.
+    /// Records the acknowledged rows of a batch as published, in one transaction, but for those whose lease was lost in the
+    /// meantime. `acknowledged` says of each row whether it was. The inner result is `None` while another program has the
+    /// database locked.
     ///
     /// # Errors
     /// The database cannot be written.
-    pub fn mark_all(&mut self, lease: &Lease, acknowledged: &[Pending]) -> Result<Option<Marks>> {
+    pub fn mark_all(&mut self, lease: &Lease, batch: &Batch, acknowledged: &[bool]) -> Result<Option<Marks>> {
         self.is_in_place()?;
         let txn = match self.db.transaction_with_behavior(TransactionBehavior::Immediate) {
             Err(error) if is_busy(&error) => return Ok(None),
@@ -174,14 +172,17 @@ impl Store {
         let lost = lost(&txn, lease)?;
         let mut marks = Marks::default();
         let mut runs: Vec<(i64, i64)> = Vec::new();
-        for row in acknowledged {
-            if !lost.is_empty() && lost.contains(slot_of(row.aggregate_id)) {
-                marks.refused.push(row.id);
+        let mut rows = 0;
+        for nth in (0..batch.len()).filter(|nth| acknowledged[*nth]) {
+            let id = batch.rows[nth].id;
+            if !lost.is_empty() && lost.contains(slot_of(batch.row(nth).aggregate_id)) {
+                marks.refused.push(id);
                 continue;
             }
+            rows += 1;
             match runs.last_mut() {
-                Some((_, last)) if *last + 1 == row.id => *last = row.id,
-                _ => runs.push((row.id, row.id)),
+                Some((_, last)) if *last + 1 == id => *last = id,
+                _ => runs.push((id, id)),
             }
         }
         {
@@ -193,17 +194,14 @@ impl Store {
             }
         }
         txn.commit()?;
-        marks.not_there = (acknowledged.len() - marks.refused.len()) as u64 - marks.marked;
+        marks.not_there = rows - marks.marked;
         Ok(Some(marks))
     }
 }
 
 fn standing<'a>(row: &'a Row) -> Result<Standing<'a>> {
-    Ok(Standing {
-        id: row.get(0)?,
-        aggregate_id: row.get_ref(3)?.as_str()?,
-        attempts: row.get(7)?,
-        next_try_at: row.get(8)?,
-        is_dead: row.get(9)?,
-    })
+    let attempts = row.get(7)?;
+    // A row is dead after so many attempts, so most rows need no second look.
+    let is_dead = attempts > 0 && row.get(8)?;
+    Ok(Standing { id: row.get(0)?, aggregate_id: row.get_ref(3)?.as_str()?, attempts, is_dead })
 }

@@ -37,4 +37,19 @@ impl Store {
         txn.commit()?;
         Ok(numbers)
     }
+
+    /// Marks the next so many pending rows, as cheaply as SQLite can. Returns how many.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn mark_next(&mut self, rows: u32) -> Result<u64> {
+        let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let ends = "SELECT min(id), max(id) FROM (SELECT id FROM outbox WHERE published = 0 ORDER BY id LIMIT ?1)";
+        let ends: (Option<i64>, Option<i64>) =
+            txn.prepare_cached(ends)?.query_row([rows], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mark = "UPDATE outbox NOT INDEXED SET published = 1 WHERE id BETWEEN ?1 AND ?2 AND published = 0";
+        let marked = txn.prepare_cached(mark)?.execute(ends)?;
+        txn.commit()?;
+        Ok(marked as u64)
+    }
 }
