@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -31,6 +32,10 @@ pub enum CrashPoint {
     AfterOutboxRow,
     /// the transaction committed
     AfterCommit,
+    /// the relay has claimed its lease
+    AfterClaim,
+    /// the relay has read a batch of rows
+    AfterFetch,
     /// the next step is the send
     BeforeSend,
     /// handed to the Kafka client, not yet acknowledged; the client's own threads go on while it is held
@@ -54,8 +59,9 @@ pub enum CrashPoint {
 }
 
 use CrashPoint::{
-    AfterAck, AfterBrokerCommit, AfterCommit, AfterEffect, AfterLoanRow, AfterMark, AfterOffsetCommit, AfterOutboxRow,
-    AfterPurgeChunk, AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark, BeforeSend, Sent,
+    AfterAck, AfterBrokerCommit, AfterClaim, AfterCommit, AfterEffect, AfterFetch, AfterLoanRow, AfterMark,
+    AfterOffsetCommit, AfterOutboxRow, AfterPurgeChunk, AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark,
+    BeforeSend, Sent,
 };
 
 /// Which command passes which points, in the order in which it comes to them first.
@@ -69,6 +75,7 @@ const POINTS: &[(&str, &[CrashPoint])] = &[
     ("rollback", &[AfterLoanRow]),
     ("publish", &[BeforeSend, Sent, AfterAck, BeforeBrokerCommit, AfterBrokerCommit, BeforeMark, AfterMark]),
     ("publish-hold", &[BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
+    ("relay", &[AfterClaim, AfterFetch, BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
     ("verify", &[BeforeCount]),
     ("apply", &[AfterEffect, AfterOffsetCommit]),
     ("purge", &[AfterPurgeChunk]),
@@ -150,6 +157,13 @@ fn go_on() -> SigSet {
     signals
 }
 
+static HELD: AtomicBool = AtomicBool::new(false);
+
+/// Is this process held at this moment?
+pub fn is_held() -> bool {
+    HELD.load(Ordering::SeqCst)
+}
+
 /// The holds of one process: where to stop, and how often each point has been passed.
 pub struct Holds<'a> {
     command: &'static str,
@@ -221,7 +235,9 @@ impl<'a> Holds<'a> {
         hint(&format!("held at {here}, pid {pid}: kill -9 {pid} (or kill -USR1 {pid} to let it go on)"));
         self.out.line(&Line::Hold { command: self.command, point, nth: here.nth, book })?;
         // sigwait uses no processor. SIGKILL, Ctrl-C and SIGTERM end the process as they always do.
+        HELD.store(true, Ordering::SeqCst);
         go_on().wait()?;
+        HELD.store(false, Ordering::SeqCst);
         Ok(())
     }
 

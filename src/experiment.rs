@@ -83,6 +83,15 @@ pub const fn kills(kills: u32) -> Proofs {
     Proofs { kills, disturbances: 0 }
 }
 
+/// Disturbances that have to be proved, where nobody is killed.
+pub const fn disturbances(disturbances: u32) -> Proofs {
+    Proofs { kills: 0, disturbances }
+}
+
+/// Makes a relay give up soon on a send that nobody answers. Not sooner: an idempotent producer needs up to a second before
+/// its first acknowledgement, and more on a loaded Kafka; that one is to come.
+const GIVES_UP_SOON: &str = "-X message.timeout.ms=3000";
+
 /// The experiment of this name.
 ///
 /// # Errors

@@ -15,9 +15,10 @@ use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
 use crate::reconcile::{Finding, Reconciliation, Tally};
+use crate::relay::{Done, Left};
 use crate::store::{DeadRow, Stats};
 use crate::sweep::Row;
-use crate::verdict::{Check, Proofs, Verdict};
+use crate::verdict::{Check, Proofs, SkippedPart, Verdict};
 
 /// A hint, a warning or an error, on standard error.
 pub fn hint(text: &str) {
@@ -150,6 +151,16 @@ pub enum Line<'a> {
     },
     /// The relay is done.
     RelayDone { command: &'static str, sent: u32, marked: u32, unpublished_left: u64 },
+    /// relay: a row was rejected for the nth time; a dead one is not tried again.
+    Rejected { event: &'a str, attempt: u32, of: u32, error: &'a str, is_dead: bool },
+    /// relay: a row was sent, and another relay has its lease by now.
+    MarkRefused { event: &'a str },
+    /// relay: it has ended.
+    Relayed {
+        #[serde(flatten)]
+        done: Done,
+        left: Left,
+    },
     /// apply: what became of a record; `effects` counts the effects in the database.
     Applied {
         key: &'a str,
@@ -196,6 +207,7 @@ pub enum Line<'a> {
         #[serde(flatten)]
         verdict: &'a Verdict,
         proved: Proofs,
+        skipped: &'a [SkippedPart],
         checks: &'a [Check],
     },
     /// sweep: a row of the matrix.
@@ -263,6 +275,17 @@ impl Line<'_> {
             Self::RelayDone { command, sent, marked, unpublished_left } => {
                 write!(w, "[{command}] sent={sent} marked={marked} unpublished-left={unpublished_left}")
             }
+            Self::Rejected { event, attempt, of, error, is_dead } => {
+                let then = if *is_dead { ": dead" } else { "" };
+                write!(w, "[relay] {event} rejected, attempt {attempt} of {of}: {error}{then}")
+            }
+            Self::MarkRefused { event } => write!(w, "[relay] mark of {event} refused: another relay has its lease"),
+            Self::Relayed { done, left } => {
+                let Done { acknowledged, marked, refused, rejected, dead } = done;
+                write!(w, "[relay] acknowledged={acknowledged} marked={marked} refused={refused} ")?;
+                write!(w, "rejected={rejected} dead={dead} left={}", left.rows())?;
+                if left.rows() > 0 { write!(w, " ({left})") } else { Ok(()) }
+            }
             Self::Applied { key, at, skipped, effects } => {
                 let what = if *skipped { "skipped" } else { "applied" };
                 write!(w, "[apply] key={key} partition={} offset={} {what} effects={effects}", at.partition, at.offset)
@@ -320,11 +343,21 @@ impl Line<'_> {
                 write!(w, "[fill] outbox={outbox} loans={loans} events=evt-{first}..evt-{last}")
             }
             Self::Told { text } => w.write_all(text.as_bytes()),
-            Self::Judged { verdict, proved: Proofs { kills, .. }, .. } => match kills {
-                0 => write!(w, "verdict    {verdict}"),
-                1 => write!(w, "verdict    {verdict}, 1 kill proved"),
-                kills => write!(w, "verdict    {verdict}, {kills} kills proved"),
-            },
+            Self::Judged { verdict, proved, skipped, .. } => {
+                write!(w, "verdict    {verdict}")?;
+                let proved: Vec<_> = [(proved.kills, "kill"), (proved.disturbances, "disturbance")]
+                    .into_iter()
+                    .filter(|(n, _)| *n > 0)
+                    .map(|(n, noun)| format!("{n} {}", plural(n.into(), noun)))
+                    .collect();
+                if !proved.is_empty() {
+                    write!(w, ", {} proved", proved.join(" and "))?;
+                }
+                match skipped.len() {
+                    0 => Ok(()),
+                    n => write!(w, "; {n} {} SKIPPED", plural(n as u64, "part")),
+                }
+            }
             Self::Swept(row) => write!(w, "{row}"),
             Self::SweptAll { kills, passages, verdict } => {
                 write!(w, "{kills} kills proved of {passages} passages: {verdict}")

@@ -18,12 +18,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
-pub use self::batch::{Batch, Marks, Pending, Standing};
+pub use self::batch::{Batch, Pending, Standing};
 pub use self::delayed::DelayedStore;
 pub use self::file::refuse_others;
 pub use self::lease::{Lease, Leased, Turnover};
 pub use self::number::Family;
-pub use self::poison::{DeadRow, Decision, Next, Tried};
+pub use self::poison::{DeadRow, Decision, Next};
 pub use self::stats::Stats;
 pub use self::words::in_words;
 use crate::event::{CREATED, Counts, Event, Incarnation, Loan, OutboxRow, RETURNED};
@@ -151,13 +151,11 @@ impl Store {
     /// The database cannot be read.
     pub fn pending(&self, after: i64, limit: u32) -> Result<Vec<OutboxRow>> {
         // "published = 0" as the partial index has it: with another wording SQLite would scan the table.
-        let sql = "SELECT id, event_id, aggregate_id, payload FROM outbox
+        let sql = "SELECT id, event_id, aggregate_id, payload, tombstone FROM outbox
                    WHERE published = 0 AND id > ?1 ORDER BY id LIMIT ?2";
         let mut query = self.db.prepare_cached(sql)?;
-        let rows = query.query_map((after, limit), |row| {
-            let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
-            Ok(OutboxRow { id: row.get(0)?, event, published: false })
-        })?;
+        let rows = query
+            .query_map((after, limit), |row| Ok(OutboxRow { id: row.get(0)?, event: event(row)?, published: false }))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
@@ -204,11 +202,8 @@ impl Store {
             .query_map((), |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         let outbox = txn
-            .prepare("SELECT id, event_id, aggregate_id, payload, published FROM outbox ORDER BY id")?
-            .query_map((), |row| {
-                let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
-                Ok(OutboxRow { id: row.get(0)?, event, published: row.get(4)? })
-            })?
+            .prepare("SELECT id, event_id, aggregate_id, payload, tombstone, published FROM outbox ORDER BY id")?
+            .query_map((), |row| Ok(OutboxRow { id: row.get(0)?, event: event(row)?, published: row.get(5)? }))?
             .collect::<rusqlite::Result<_>>()?;
         Ok((loans, outbox))
     }
@@ -355,9 +350,10 @@ impl Txn<'_> {
     /// # Errors
     /// Anything but a broken constraint.
     pub fn insert_outbox(&self, event: &Event) -> Result<Result<(), Refusal>> {
-        let sql = "INSERT INTO outbox (event_id, aggregate_id, event_type, payload) VALUES (?1, ?2, ?3, ?4)";
+        let sql =
+            "INSERT INTO outbox (event_id, aggregate_id, event_type, payload, tombstone) VALUES (?1, ?2, ?3, ?4, ?5)";
         let event_type = if event.event_id.ends_with("-returned") { RETURNED } else { CREATED };
-        let row = (&event.event_id, &event.aggregate_id, event_type, &event.payload);
+        let row = (&event.event_id, &event.aggregate_id, event_type, &event.payload, event.is_tombstone);
         match self.txn.prepare_cached(sql)?.execute(row) {
             Ok(_) => Ok(Ok(())),
             Err(rusqlite::Error::SqliteFailure(code, reason)) if code.code == ErrorCode::ConstraintViolation => {
@@ -382,6 +378,11 @@ impl Txn<'_> {
     pub fn rollback(self) -> Result<()> {
         Ok(self.txn.rollback()?)
     }
+}
+
+/// The event of a row whose second column is its id.
+fn event(row: &rusqlite::Row) -> rusqlite::Result<Event> {
+    Ok(Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)?, is_tombstone: row.get(4)? })
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {

@@ -2,6 +2,7 @@
 //! very binary, and dies by a SIGKILL from outside; its wait status is the proof.
 
 mod freeze;
+pub mod patience;
 pub mod process;
 mod receipt;
 
@@ -21,7 +22,7 @@ use crate::lab::Lab;
 use crate::output::{Line, Output};
 use crate::reconcile::{Reconciliation, listed};
 use crate::store::Store;
-use crate::verdict::{Check, Proofs};
+use crate::verdict::{Check, Proofs, SkippedPart};
 
 /// One play of an experiment.
 pub struct Trial<'a> {
@@ -34,8 +35,8 @@ pub struct Trial<'a> {
     pub checks: Vec<Check>,
     /// What was proved to have happened.
     pub proofs: Proofs,
-    /// What need not be proved, since its part was skipped.
-    pub not_owed: Proofs,
+    /// Which parts were not played.
+    pub skipped: Vec<SkippedPart>,
 }
 
 impl<'a> Trial<'a> {
@@ -53,15 +54,7 @@ impl<'a> Trial<'a> {
         let lab =
             Lab { db: dir.join("outbox.db"), dir, topic, kafka: lab.kafka.clone(), properties: lab.properties.clone() };
         process::at_work(&lab);
-        Ok(Self {
-            lab,
-            name,
-            receipts,
-            out,
-            checks: Vec::new(),
-            proofs: Proofs::default(),
-            not_owed: Proofs::default(),
-        })
+        Ok(Self { lab, name, receipts, out, checks: Vec::new(), proofs: Proofs::default(), skipped: Vec::new() })
     }
 
     /// Tells what happens, as a line of the transcript.
@@ -83,16 +76,8 @@ impl<'a> Trial<'a> {
     /// # Errors
     /// Inconclusive: it ended otherwise.
     pub fn run(&self, line: &str) -> Result<Ended> {
-        self.run_to(line, Exit::Done)
-    }
-
-    /// Runs a command line that has to end with this exit code.
-    ///
-    /// # Errors
-    /// Inconclusive: it ended otherwise.
-    pub fn run_to(&self, line: &str, exit: Exit) -> Result<Ended> {
         let ended = self.play(line)?;
-        ended.expect(line, exit)?;
+        ended.expect(line, Exit::Done)?;
         Ok(ended)
     }
 
@@ -212,10 +197,10 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// Standard output is closed or full.
-    pub fn skip(&mut self, part: &str, why: &str, proofs: Proofs) -> Result<()> {
-        self.not_owed.kills += proofs.kills;
-        self.not_owed.disturbances += proofs.disturbances;
-        self.tell(&format!("SKIPPED {part}: {why}"))
+    pub fn skip(&mut self, part: &str, why: &str, not_owed: Proofs) -> Result<()> {
+        self.tell(&format!("SKIPPED {part}: {why}"))?;
+        self.skipped.push(SkippedPart { part: part.to_owned(), why: why.to_owned(), not_owed });
+        Ok(())
     }
 
     /// The records of the whole topic; none where there is no topic yet.

@@ -2,10 +2,9 @@
 
 use anyhow::Result;
 
-use super::{Experiment, Needs};
+use super::{Experiment, Needs, disturbances};
 use crate::failure::Exit;
 use crate::trial::Trial;
-use crate::verdict::Proofs;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "two-relays",
@@ -21,7 +20,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     predicted: "exactly 10 records, 5 event ids: each event twice",
     lesson: "What was read may be stale when it is used. With a second relay the duplicates need no crash: all of them come \
              twice.",
-    proofs: Proofs { kills: 0, disturbances: 1 },
+    proofs: disturbances(1),
     needs: Needs::NOTHING,
     play,
 };

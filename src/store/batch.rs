@@ -19,8 +19,8 @@ pub struct Batch {
 #[derive(Debug)]
 struct Place {
     id: i64,
-    created_ms: i64,
     is_tombstone: bool,
+    created_at: usize,
     event_id: usize,
     aggregate_id: usize,
     aggregate_type: usize,
@@ -40,8 +40,8 @@ pub struct Pending<'a> {
     pub aggregate_type: &'a str,
     /// The record's value; `None` is a tombstone.
     pub payload: Option<&'a str>,
-    /// When it was written, in milliseconds since 1970.
-    pub created_ms: i64,
+    /// When it was written: "2026-09-01T08:00:00.000Z".
+    pub created_at: &'a str,
 }
 
 /// What a relay has to know of a row before it takes it.
@@ -88,11 +88,11 @@ impl Batch {
         let payload = &self.text[place.aggregate_type..place.payload];
         Pending {
             id: place.id,
-            event_id: &self.text[begin..place.event_id],
+            created_at: &self.text[begin..place.created_at],
+            event_id: &self.text[place.created_at..place.event_id],
             aggregate_id: &self.text[place.event_id..place.aggregate_id],
             aggregate_type: &self.text[place.aggregate_id..place.aggregate_type],
             payload: (!place.is_tombstone).then_some(payload),
-            created_ms: place.created_ms,
         }
     }
 
@@ -106,11 +106,12 @@ impl Batch {
             self.text.push_str(row.get_ref(column)?.as_str()?);
             Ok(self.text.len())
         };
-        let (event_id, aggregate_id, aggregate_type, payload) = (end(1)?, end(2)?, end(3)?, end(4)?);
+        let (created_at, event_id, aggregate_id) = (end(1)?, end(2)?, end(3)?);
+        let (aggregate_type, payload) = (end(4)?, end(5)?);
         self.rows.push(Place {
             id: row.get(0)?,
-            created_ms: row.get(9)?,
-            is_tombstone: row.get(5)?,
+            is_tombstone: row.get(6)?,
+            created_at,
             event_id,
             aggregate_id,
             aggregate_type,
@@ -120,8 +121,8 @@ impl Batch {
     }
 }
 
-const COLUMNS: &str = "id, event_id, aggregate_id, aggregate_type, payload, tombstone, attempts, next_try_at, dead,
-                       CAST(unixepoch(created_at, 'subsec') * 1000 AS INTEGER)";
+const COLUMNS: &str =
+    "id, created_at, event_id, aggregate_id, aggregate_type, payload, tombstone, attempts, next_try_at, dead";
 
 impl Store {
     /// Reads up to `limit` pending rows behind `after` in id order, and puts those that `takes` wants in a batch. The number
@@ -200,9 +201,9 @@ impl Store {
 fn standing<'a>(row: &'a Row) -> Result<Standing<'a>> {
     Ok(Standing {
         id: row.get(0)?,
-        aggregate_id: row.get_ref(2)?.as_str()?,
-        attempts: row.get(6)?,
-        next_try_at: row.get(7)?,
-        is_dead: row.get(8)?,
+        aggregate_id: row.get_ref(3)?.as_str()?,
+        attempts: row.get(7)?,
+        next_try_at: row.get(8)?,
+        is_dead: row.get(9)?,
     })
 }

@@ -16,12 +16,11 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::freeze;
+use super::patience::deadline;
+pub use super::patience::wait_for;
 use crate::crash::HoldAt;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
-
-/// How long anything in a trial may take before it is inconclusive.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What has to be ended when the run is interrupted.
 static AT_WORK: Mutex<AtWork> = Mutex::new(AtWork { pids: Vec::new(), labs: Vec::new() });
@@ -135,8 +134,7 @@ impl Ended {
     }
 
     fn last_lines(&self) -> String {
-        let all: Vec<_> = self.printed.iter().chain(&self.said).map(String::as_str).collect();
-        all[all.len().saturating_sub(5)..].join("\n  ")
+        last_lines(self.printed.iter().chain(&self.said))
     }
 }
 
@@ -177,7 +175,7 @@ impl Held {
     /// # Errors
     /// Inconclusive: none comes in time.
     pub fn await_word(&mut self, word: &str) -> Result<()> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = deadline();
         let mut heard = Vec::new();
         while let Some(line) = self.next_said(deadline) {
             if line.contains(word) {
@@ -189,9 +187,11 @@ impl Held {
     }
 
     fn next_said(&mut self, deadline: Instant) -> Option<String> {
-        self.unheard
-            .pop_front()
-            .or_else(|| self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok())
+        self.unheard.pop_front().or_else(|| self.next_line_said(deadline))
+    }
+
+    fn next_line_said(&self, deadline: Instant) -> Option<String> {
+        self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 
     /// SIGUSR1, and what it prints until its next hold.
@@ -212,19 +212,38 @@ impl Held {
 
     /// Its end, and what it has printed until then.
     fn end(mut self) -> Result<Ended> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = deadline();
         // A process that has ended has closed its output, unless another holds that, too.
         loop {
             match self.stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.printed.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(inconclusive(&self.line, "did not end in time", &self.printed.join("\n  ")));
-                }
+                Err(RecvTimeoutError::Timeout) => return Err(self.is_late("did not end in time")),
             }
         }
-        let status = self.child.wait()?;
-        Ok(Ended { printed: std::mem::take(&mut self.printed), said: self.stderr.iter().collect(), status })
+        self.ended(deadline)
+    }
+
+    /// What it comes to, once its output is closed. It may have closed that, and live on.
+    fn ended(&mut self, deadline: Instant) -> Result<Ended> {
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => return Err(self.is_late("did not end in time")),
+                // It is on its last steps: a sweep has no millisecond to give away here.
+                None => thread::sleep(Duration::from_micros(100)),
+            }
+        };
+        let said = std::iter::from_fn(|| self.next_line_said(deadline)).collect();
+        Ok(Ended { printed: std::mem::take(&mut self.printed), said, status })
+    }
+
+    /// Inconclusive, with its last lines. Not waited for yet, it still has its pid: whatever a script has started, and would
+    /// leave behind, is ended with it.
+    fn is_late(&self, what: &str) -> anyhow::Error {
+        let said: Vec<_> = self.unheard.iter().cloned().chain(self.stderr.try_iter()).collect();
+        kill_group(self.child.id());
+        inconclusive(&self.line, what, &last_lines(self.printed.iter().chain(&said)))
     }
 
     /// SIGKILL from outside. Returns its pid and the signal that it died of.
@@ -246,7 +265,7 @@ impl Held {
     }
 
     fn await_hold(&mut self) -> Result<()> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = deadline();
         loop {
             match self.stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
@@ -261,14 +280,10 @@ impl Held {
                         return Err(inconclusive(&self.line, &what, ""));
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(inconclusive(&self.line, "came to no hold in time", &self.printed.join("\n  ")));
-                }
+                Err(RecvTimeoutError::Timeout) => return Err(self.is_late("came to no hold in time")),
                 Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.child.wait()?;
-                    let said = self.stderr.iter().collect();
-                    let ended = Ended { printed: self.printed.clone(), said, status };
-                    let what = format!("ended by itself, with {status}, and came to no hold");
+                    let ended = self.ended(deadline)?;
+                    let what = format!("ended by itself, with {}, and came to no hold", ended.status);
                     return Err(inconclusive(&self.line, &what, &ended.last_lines()));
                 }
             }
@@ -280,7 +295,7 @@ impl Held {
     /// The hint on standard error names the point, also where the book's words on standard output do not.
     fn hear_where(&mut self, deadline: Instant) {
         "an unnamed point".clone_into(&mut self.at);
-        while let Ok(line) = self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        while let Some(line) = self.next_line_said(deadline) {
             if let Some(at) = line.strip_prefix("outbox-lab: held at ").and_then(|rest| rest.split(',').next()) {
                 at.clone_into(&mut self.at);
                 return;
@@ -376,26 +391,16 @@ fn command(lab: &Lab, line: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits for a state, with a deadline.
-pub fn wait_for(what: &str, mut state: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + DEADLINE;
-    while !state()? {
-        if Instant::now() > deadline {
-            return Err(Failure::inconclusive(
-                format!("waited in vain for {what}"),
-                "play it again, on a quieter machine",
-            ));
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
 fn inconclusive(line: &str, what: &str, last_lines: &str) -> anyhow::Error {
     Failure::inconclusive(
         format!("outbox-lab {line} {what}\n  {last_lines}"),
         "play it again; the receipts tell what was proved",
     )
+}
+
+fn last_lines<'a>(lines: impl Iterator<Item = &'a String>) -> String {
+    let all: Vec<_> = lines.map(String::as_str).collect();
+    all[all.len().saturating_sub(5)..].join("\n  ")
 }
 
 fn lines_of(source: Option<impl Read + Send + 'static>) -> Receiver<String> {

@@ -17,6 +17,7 @@ mod holds;
 mod ids;
 mod kafka;
 mod migration;
+mod otherwise;
 mod outbox;
 mod scripts;
 mod sweep;
