@@ -13,9 +13,6 @@ mod schema;
 mod stats;
 mod words;
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -40,8 +37,8 @@ const RESET_NOTE: &str = "reset under way";
 pub struct Store {
     db: Connection,
     path: PathBuf,
-    /// Device and inode of the file that was opened.
-    file: (u64, u64),
+    /// The file that was opened. Behind `db`, which is to be closed before it.
+    file: file::InUse,
 }
 
 /// What the database notes about the topic that its events go to.
@@ -84,7 +81,7 @@ impl Store {
         Self::of(file::make(path)?, path)
     }
 
-    /// Opens the lab database at `path`. Not for a process that has it open already: see [`Store::again`].
+    /// Opens the lab database at `path`.
     ///
     /// # Errors
     /// None is there, or something that is not one.
@@ -92,24 +89,22 @@ impl Store {
         Self::of(file::open(path)?, path)
     }
 
-    /// Another connection to this database, for another thread. [`Store::open`] looks into the file itself first, and to
-    /// close a file takes away every POSIX lock that the process has on it: the next program to leave would take itself for
-    /// the last one, and delete the -wal under the connection that is open here.
+    /// Another connection to this very database, for another thread.
     ///
     /// # Errors
     /// The database was removed or replaced, or cannot be opened.
     pub fn again(&self) -> Result<Self> {
         self.is_in_place()?;
-        Ok(Self { db: file::open_again(&self.path)?, path: self.path.clone(), file: self.file })
+        Self::open(&self.path)
     }
 
     fn of(db: Connection, path: &Path) -> Result<Self> {
-        Ok(Self { db, path: path.to_owned(), file: identity(path)? })
+        Ok(Self { db, path: path.to_owned(), file: file::InUse::of(path)? })
     }
 
     /// Refuses to write where nobody will ever see it: into a file that was removed or replaced since it was opened.
     fn is_in_place(&self) -> Result<()> {
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
+        if self.file.is_at(&self.path) {
             return Ok(());
         }
         Err(Failure::failed(
@@ -383,11 +378,6 @@ impl Txn<'_> {
     pub fn rollback(self) -> Result<()> {
         Ok(self.txn.rollback()?)
     }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// The event of a row whose second column is its id.

@@ -1,9 +1,11 @@
 //! The database file: made, recognised, opened. A file that is not a lab database is refused and never
 //! changed, and a path where nothing is never reads as "everything was lost".
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,48 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// It does; nothing was changed.
 pub fn refuse_others(path: &Path) -> Result<()> {
     inspect(path).map(|_| ())
+}
+
+/// A database file that this process has open, by device and inode.
+///
+/// Such a file is not looked into again: to close it would take away every POSIX lock that the process has on it. The next
+/// program to leave would take itself for the last one, and delete the -wal under the connection that is open here; what
+/// that commits afterwards nobody sees. (SQLite 3.51 is more careful when it leaves; the shell on a laptop is older.)
+/// <https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_>
+pub(super) struct InUse((u64, u64));
+
+/// Once for each connection.
+static IN_USE: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+fn in_use() -> MutexGuard<'static, Vec<(u64, u64)>> {
+    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+impl InUse {
+    /// The file at `path` is in use from now on.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let file = identity(&fs::metadata(path)?);
+        in_use().push(file);
+        Ok(Self(file))
+    }
+
+    /// Is it there still, neither removed nor replaced?
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        fs::metadata(path).is_ok_and(|metadata| identity(&metadata) == self.0)
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut in_use = in_use();
+        if let Some(at) = in_use.iter().position(|file| *file == self.0) {
+            in_use.swap_remove(at);
+        }
+    }
 }
 
 /// What lies at a path.
@@ -99,9 +143,6 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
 
 /// Looks at the file's header without SQLite, which may change a file in the course of opening it.
 /// Layout: <https://www.sqlite.org/fileformat2.html#the_database_header>
-///
-/// Never while this process has the file open: closing it would take the connection's locks away
-/// (<https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_>).
 fn inspect(path: &Path) -> Result<Found> {
     let refuse = |what: String| Failure::failed(what, "name another path with --db; the file was not changed");
     let metadata = match fs::metadata(path) {
@@ -119,6 +160,9 @@ fn inspect(path: &Path) -> Result<Found> {
     }
     if metadata.len() == 0 {
         return Err(refuse(format!("{} is an empty file, not a database", path.display())));
+    }
+    if in_use().contains(&identity(&metadata)) {
+        return Ok(Found::LabDatabase);
     }
     let mut header = Vec::new();
     File::open(path)
@@ -170,11 +214,6 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Opens a database that this process has open, and leaves its file alone.
-pub(super) fn open_again(path: &Path) -> Result<Connection> {
-    open_file(path)
-}
-
 /// Opens a lab database and sets what a commit has to mean here: it is answered when it is durable.
 fn open_file(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -197,4 +236,60 @@ fn open_file(path: &Path) -> Result<Connection> {
     anyhow::ensure!(synchronous == 2, "SQLite keeps synchronous={synchronous} where it was asked for FULL");
     schema::migrate(&mut db)?;
     Ok(db)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::process::Command;
+
+    use nix::fcntl::{FcntlArg, fcntl};
+    use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, flock};
+
+    use super::{File, InUse, Path, refuse_others};
+    use crate::store::Store;
+
+    const DB: &str = "OUTBOX_LAB_TEST_DB";
+
+    /// The other program of the test below: it asks what SQLite asks when it leaves. A process does not see its own locks.
+    #[test]
+    fn another_program_sees_that_it_is_not_alone() {
+        let Some(path) = std::env::var_os(DB) else { return };
+        // The bytes that SQLite's shared lock is on: <https://www.sqlite.org/src/file/src/os.h>
+        let (l_start, l_len) = (0x4000_0002, 510);
+        let mut lock = flock { l_type: F_WRLCK as _, l_whence: SEEK_SET as _, l_start, l_len, l_pid: 0 };
+        fcntl(File::open(Path::new(&path)).unwrap(), FcntlArg::F_GETLK(&mut lock)).unwrap();
+        let free: i16 = F_UNLCK as _;
+        assert_ne!(lock.l_type, free, "nobody has it open");
+    }
+
+    #[test]
+    fn who_opens_a_database_again_takes_no_lock_from_the_first_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("outbox.db");
+        let first = Store::make(&path).unwrap();
+        refuse_others(&path).unwrap();
+        drop(Store::open(&path).unwrap());
+        drop(first.again().unwrap());
+        let mut other = Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "store::file::tests::another_program_sees_that_it_is_not_alone"]).env(DB, &path);
+        let outcome = |other: &mut Command| String::from_utf8(other.output().unwrap().stdout).unwrap();
+        assert!(outcome(&mut other).contains("1 passed"), "the lock is there");
+        drop(first);
+        assert!(outcome(&mut other).contains("1 failed"), "and only as long as the first connection is");
+    }
+
+    #[test]
+    fn a_file_is_in_use_as_long_as_any_connection_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "not a database").unwrap();
+        let both = [InUse::of(&path).unwrap(), InUse::of(&path).unwrap()];
+        for in_use in both {
+            assert!(refuse_others(&path).is_ok());
+            drop(in_use);
+        }
+        assert!(refuse_others(&path).is_err());
+    }
 }

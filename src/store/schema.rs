@@ -1,6 +1,7 @@
 //! The schema, and how a database of an earlier version comes to it.
 
 use anyhow::Result;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::failure::Failure;
@@ -126,9 +127,14 @@ pub(super) fn migrate(db: &mut Connection) -> Result<()> {
             Ok(txn.commit()?)
         }
         USER_VERSION => Ok(()),
-        other => Err(Failure::failed(
-            format!("this is a lab database of version {other}, and this lab knows versions up to {USER_VERSION}"),
-            "take the lab that made it, or another path with --db; the file was not changed",
-        )),
+        other => {
+            drop(txn);
+            // As the last to close it, SQLite would take the -wal into the file.
+            db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+            Err(Failure::failed(
+                format!("this is a lab database of version {other}, and this lab knows versions up to {USER_VERSION}"),
+                "take the lab that made it, or another path with --db; the file was not changed",
+            ))
+        }
     }
 }

@@ -16,6 +16,7 @@ mod faults;
 mod holds;
 mod ids;
 mod kafka;
+mod migration;
 mod otherwise;
 mod outbox;
 mod scripts;
