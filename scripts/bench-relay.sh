@@ -31,9 +31,8 @@ fresh() {
 
 # Each prints "RATE FIRST_ACK_MS PEAK_MB" of what relayed its rows.
 traced() {
-  local said
-  said=$("$@" --trace 2>&1 >/dev/null | grep 'first acknowledgement after')
-  sed 's/.*after \([0-9.]*\) s; \([0-9]*\) rows in \([0-9.]*\) s.*peak memory \([0-9]*\) MB.*/\1 \2 \3 \4/' <<<"$said" |
+  "$@" --trace 2>&1 >/dev/null |
+    sed -n 's/.*ment after \([0-9.]*\) s; \([0-9]*\) rows in \([0-9.]*\) s.*peak memory \([0-9]*\) MB.*/\1 \2 \3 \4/p' |
     awk '{ printf "%d %d %d\n", $2 / $3, $1 * 1000, $4 }'
 }
 # limit WHAT: a rate.
@@ -54,13 +53,13 @@ fi
 echo "$broker, $rows rows, median of $rounds rounds; rates are events a second"
 for ((i = 0; i < rounds; i++)); do
   fresh 1 $few
-  traced "$lab" publish $few | cut -d' ' -f1 >>publish
+  traced "$lab" publish $few | cut -d' ' -f1 >>publish.rates
   fresh 1 "$rows"
-  limit sends >>sends
-  limit marks >>marks
+  limit sends >>sends.rates
+  limit marks >>marks.rates
   fresh 1 "$rows"
   traced "$lab" relay >relay.now
-  cut -d' ' -f1 relay.now >>relay
+  cut -d' ' -f1 relay.now >>relay.rates
   cut -d' ' -f2 relay.now >>first
   cut -d' ' -f3 relay.now >>memory
   if [ -n "${KAFKA_BOOTSTRAP:-}" ]; then
@@ -80,11 +79,11 @@ traced "$lab" relay >relay.now
 cut -d' ' -f1 relay.now >large
 cut -d' ' -f3 relay.now >memory.large
 
-lower=$(awk -v a="$(of sends)" -v b="$(of marks)" 'BEGIN { print (a < b) ? a : b }')
-row "the relay over the book's publish" "$(ratio "$(of relay)" "$(of publish)")" times "at least $times" \
-  "relay $(raw relay)/ publish $(raw publish)"
-row "the relay over the limit" "$(ratio "$(of relay)" "$lower")" "" "at least 0.70" \
-  "sends $(raw sends)/ marks $(raw marks)"
+lower=$(awk -v a="$(of sends.rates)" -v b="$(of marks.rates)" 'BEGIN { print (a < b) ? a : b }')
+row "the relay over the book's publish" "$(ratio "$(of relay.rates)" "$(of publish.rates)")" times "at least $times" \
+  "relay $(raw relay.rates)/ publish $(raw publish.rates)"
+row "the relay over the limit" "$(ratio "$(of relay.rates)" "$lower")" "" "at least 0.70" \
+  "sends $(raw sends.rates)/ marks $(raw marks.rates)"
 row "4 partitions by aggregate, all different" "$(of "aggregates.$rows")" /s "" "$(raw "aggregates.$rows")"
 for spread in 100 1; do
   row "the same, $spread aggregates, over that" "$(ratio "$(of "aggregates.$spread")" "$(of "aggregates.$rows")")" "" \

@@ -337,6 +337,8 @@ pub enum Measured {
     Marks,
     /// The relay's query for the next 100 pending rows
     Polls,
+    /// Records of a topic of one partition, by its high watermark
+    Ends,
 }
 
 /// How the outbox is watched.

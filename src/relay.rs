@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
 pub use self::book::{BookRelay, Marking};
@@ -129,15 +130,24 @@ impl Span {
         self.last_mark = Some(Instant::now());
     }
 
-    /// Says how long it took, on standard error.
+    /// Says how long it took, and in how much memory, on standard error.
     pub fn tell(&self, rows: u64) {
         if let (Some(first), Some(last)) = (self.first_ack, self.last_mark) {
             let (to_first, from_first) = ((first - self.begun).as_secs_f64(), (last - first).as_secs_f64());
             hint(&format!(
-                "first acknowledgement after {to_first:.6} s; {rows} rows in {from_first:.6} s from there to the last mark"
+                "first acknowledgement after {to_first:.6} s; {rows} rows in {from_first:.6} s from there to the last mark; \
+                 peak memory {} MB",
+                peak_memory() / 1_000_000
             ));
         }
     }
+}
+
+/// The most memory that this process has had, in bytes; 0 where the system does not tell.
+fn peak_memory() -> i64 {
+    // Linux counts in KiB, macOS in bytes.
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.max_rss() * unit)
 }
 
 /// What comes in while a relay is at work.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::broker::send_from_memory;
+use crate::broker::{Cluster, Watch, send_from_memory};
 use crate::cli::Measured;
 use crate::event::Key;
 use crate::failure::Exit;
@@ -38,6 +38,11 @@ pub(super) fn run(lab: &Lab, what: Measured, key: Key, out: &Output) -> Result<E
                 marked += n;
             }
             (marked, begun.elapsed())
+        }
+        Measured::Ends => {
+            let cluster = Cluster::ensure(lab)?;
+            let end = Watch::connect(lab, &cluster)?.end(&lab.topic)?;
+            (end.unsigned_abs(), Duration::ZERO)
         }
         Measured::Polls => {
             let mut took = Duration::ZERO;
