@@ -155,7 +155,7 @@ enum Event {
     /// A batch was read.
     Read(Batch),
     /// There is no pending row that was not looked at, so far.
-    Exhausted { left: Left, took: Duration },
+    Exhausted(Left),
     /// The reading failed.
     ReadFailed(anyhow::Error),
     /// A batch has its outcome.

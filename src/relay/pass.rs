@@ -27,8 +27,9 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// How soon rows that were left are looked at again, at the earliest.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// A look at all that is left takes no more than one part in so many of the time.
-const LOOK_SHARE: u32 = 20;
+/// How much later for each row that was left: a look costs about a microsecond a row, and is to take a small part of the
+/// time.
+const LOOK_COST: Duration = Duration::from_micros(20);
 
 /// How long a mark is tried again, beyond SQLite's own wait for a lock.
 const MARK_PATIENCE: Duration = Duration::from_secs(60);
@@ -121,9 +122,9 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                     self.send(batch)?;
                 }
             }
-            Event::Exhausted { left, took } => {
-                let look_again = Instant::now() + LOOK_AGAIN.max(took * LOOK_SHARE);
-                self.exhausted = Some((left, look_again));
+            Event::Exhausted(left) => {
+                let rows = u32::try_from(left.rows()).unwrap_or(u32::MAX);
+                self.exhausted = Some((left, Instant::now() + LOOK_AGAIN.max(LOOK_COST * rows)));
             }
             Event::ReadFailed(error) => return Err(error),
             Event::Settled(nth) => self.settle(nth)?,

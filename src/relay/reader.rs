@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -69,7 +69,6 @@ fn read(
     events: &Sender<Event>,
     ended: &AtomicBool,
 ) -> Result<()> {
-    let begun = Instant::now();
     let mut after = i64::MIN;
     while asked.recv().is_ok() {
         loop {
@@ -84,7 +83,7 @@ fn read(
             if last.is_some() {
                 continue;
             }
-            let _ = events.send(Event::Exhausted { left: scan.left, took: begun.elapsed() });
+            let _ = events.send(Event::Exhausted(scan.left));
             while store.data_version()? == version {
                 if ended.load(Ordering::Relaxed) {
                     return Ok(());
