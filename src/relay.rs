@@ -303,7 +303,12 @@ impl<'a, 'b> Relay<'a, 'b> {
                 return Ok(None);
             }
             match self.connect() {
-                Ok(link) => return Ok(Some(link)),
+                Ok(link) => {
+                    // It may be another broker, without the topics of the old one.
+                    self.routes = Routes::new(self.lab, self.plan.envelope, self.plan.key);
+                    self.is_bound = false;
+                    return Ok(Some(link));
+                }
                 Err(error) => {
                     if !self.plan.follow && fruitless_since.elapsed() > PATIENCE {
                         return Err(error);

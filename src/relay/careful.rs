@@ -11,6 +11,7 @@ use super::{Relay, bind};
 use crate::broker::{InFlight, Pipeline, Publisher, SendError};
 use crate::clock::now_ms;
 use crate::crash::CrashPoint;
+use crate::failure::Failure;
 use crate::lab::Lab;
 use crate::output::{Line, hint};
 use crate::store::{Batch, Next, Pending};
@@ -26,6 +27,14 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 fn backoff(attempts: u32) -> Duration {
     let full = FIRST_BACKOFF.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(LONGEST_BACKOFF);
     full.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
+
+/// Why a row has no topic to go to.
+pub(super) enum NoTopic {
+    /// None can have that name.
+    Never(String),
+    /// The broker does not answer, or does not make it.
+    NotNow(String),
 }
 
 /// What becomes of a row that was rejected.
@@ -73,16 +82,20 @@ impl Relay<'_, '_> {
     ) -> Result<Option<String>> {
         let topic = match self.topic_of(row, pipeline)? {
             Ok(topic) => topic,
-            Err(why) => {
+            Err(NoTopic::Never(why)) => {
                 self.reject(row, attempts, &why)?;
                 return Ok(None);
             }
+            Err(NoTopic::NotNow(why)) => return Ok(Some(why)),
         };
         self.holds.reached(CrashPoint::BeforeSend)?;
         let record = self.routes.record(row, &topic);
         if self.careful.is_none() {
             let lab = Lab { topic: topic.clone(), ..self.lab.clone() };
-            self.careful = Some(Publisher::connect(&lab, None, false)?);
+            match Publisher::connect(&lab, None, false) {
+                Ok(publisher) => self.careful = Some(publisher),
+                Err(error) => return Ok(Some(Failure::from(error).what())),
+            }
         }
         let Some(publisher) = &self.careful else { return Ok(None) };
         let sent = match publisher.send_record(&record) {
@@ -109,16 +122,19 @@ impl Relay<'_, '_> {
         }
     }
 
-    /// The topic of a row, made if it is not there; the inner error says why there can be none.
-    pub(super) fn topic_of(&mut self, row: &Pending, pipeline: &Pipeline) -> Result<Result<String, String>> {
+    /// The topic of a row, made if it is not there; the inner error says why there is none.
+    pub(super) fn topic_of(&mut self, row: &Pending, pipeline: &Pipeline) -> Result<Result<String, NoTopic>> {
         if let Some(topic) = self.routes.known(row) {
             return Ok(Ok(topic.to_owned()));
         }
         let topic = match self.routes.topic(row) {
             Ok(topic) => topic,
-            Err(why) => return Ok(Err(why)),
+            Err(why) => return Ok(Err(NoTopic::Never(why))),
         };
-        let (incarnation, partitions) = pipeline.ensure_topic(&Lab { topic: topic.clone(), ..self.lab.clone() })?;
+        let (incarnation, partitions) = match pipeline.ensure_topic(&Lab { topic: topic.clone(), ..self.lab.clone() }) {
+            Ok(found) => found,
+            Err(error) => return Ok(Err(NoTopic::NotNow(Failure::from(error).what()))),
+        };
         if partitions > 1 && !self.routes.keeps_aggregates_together() {
             hint(&format!(
                 "{topic} has {partitions} partitions: keyed by event id, the events of one loan lie in several, in no order \

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::careful::Fate;
+use super::careful::{Fate, NoTopic};
 use super::reader::Reader;
 use super::scan::{Left, Scan};
 use super::{BATCHES_IN_FLIGHT, Event, Link, Relay, stop};
@@ -221,7 +221,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                 }
                 Handed::Full => {}
                 Handed::Broken(why) => {
-                    self.end(End::Trouble(format!("the client takes no more records: {why}")));
+                    self.end(End::Trouble(format!("no more records can be handed over: {why}")));
                     break;
                 }
             }
@@ -234,10 +234,12 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
 
     /// Hands a row over, and waits while the client has no room.
     fn hand_over(&mut self, nth: u64, place: usize, row: &Pending) -> Result<Handed> {
-        if self.relay.routes.known(row).is_none()
-            && let Err(why) = self.relay.topic_of(row, &self.link.pipeline)?
-        {
-            return Ok(Handed::Rejected(why));
+        if self.relay.routes.known(row).is_none() {
+            match self.relay.topic_of(row, &self.link.pipeline)? {
+                Ok(_) => {}
+                Err(NoTopic::Never(why)) => return Ok(Handed::Rejected(why)),
+                Err(NoTopic::NotNow(why)) => return Ok(Handed::Broken(why)),
+            }
         }
         let begun = Instant::now();
         loop {
