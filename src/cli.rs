@@ -51,6 +51,7 @@ pub struct Cli {
 const OWN_PROPERTIES: &[&str] = &[
     "acks",
     "request.required.acks",
+    "delivery.report.only.error",
     "partitioner",
     "group.id",
     "enable.auto.commit",

@@ -40,11 +40,31 @@ use crate::store::{Batch, Leased, Store, TopicNote};
 /// Batches that are sent and not marked, at the most. The rows of so many batches may be sent twice after a kill.
 const BATCHES_IN_FLIGHT: usize = 4;
 
-/// How long a relay that is to end when nothing is pending bears with a broker that acknowledges nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// For so many times as long as a send may take, a relay that is to end when nothing is pending bears with a broker that
+/// acknowledges nothing.
+const PATIENCE: u32 = 3;
 
-/// How long a relay waits before it tries to connect again.
+/// How long a relay waits before it connects again, where the last try came to nothing.
 const RECONNECT: Duration = Duration::from_secs(1);
+
+/// How long a lock of another program is waited for between two looks.
+const LOCK_LOOK: Duration = Duration::from_millis(10);
+
+/// After so many looks the relay says that it waits, and again after as many.
+const LOCK_SILENCE: i32 = 200;
+
+/// After so many looks, a minute, it gives up.
+const LOCK_PATIENCE: i32 = 6_000;
+
+/// Waits while another program has the database locked: what is acknowledged by now would have to be sent twice, and what is
+/// leased would be left to nobody.
+fn bears_with_a_lock(looks: i32) -> bool {
+    if looks % LOCK_SILENCE == LOCK_SILENCE - 1 {
+        hint("waiting: another program has the database locked");
+    }
+    std::thread::sleep(LOCK_LOOK);
+    looks < LOCK_PATIENCE
+}
 
 /// Notes in the database, before the first send, where its events go from now on.
 ///
@@ -197,7 +217,13 @@ impl<'a, 'b> Relay<'a, 'b> {
     ///
     /// # Errors
     /// Usage: a lease that does not outlast a send.
-    pub fn new(lab: &'a Lab, plan: &'a Plan, store: Store, holds: &'a mut Holds<'b>, out: &'a Output) -> Result<Self> {
+    pub fn new(
+        lab: &'a Lab,
+        plan: &'a Plan,
+        mut store: Store,
+        holds: &'a mut Holds<'b>,
+        out: &'a Output,
+    ) -> Result<Self> {
         let timeout = send_timeout(lab);
         if plan.lease <= timeout {
             return Err(Failure::usage(
@@ -205,6 +231,7 @@ impl<'a, 'b> Relay<'a, 'b> {
                 "take a longer --lease, or a shorter -X message.timeout.ms: another relay would send the same rows",
             ));
         }
+        store.wait_for_locks(bears_with_a_lock)?;
         let tenure = Tenure::new(&plan.owner, plan.slots, plan.lease, plan.is_own);
         Ok(Self {
             lab,
@@ -266,23 +293,36 @@ impl<'a, 'b> Relay<'a, 'b> {
                 fruitless_since = Instant::now();
             }
             match end {
-                End::Drained(left) | End::Stopped(left) => return Ok(left),
+                // What was rejected with others was never tried alone: what it stood behind may be marked by now.
+                End::Drained(_) if !self.suspects.is_empty() && self.done != before => {}
+                End::Drained(left) => return Ok(left),
+                End::Stopped(left) => return self.all_that_is_pending(left),
                 End::LookAgain => {}
                 End::Trouble(why) => {
                     hint(&format!("{why}; what is not marked stays pending, and is sent again"));
-                    if !self.plan.follow && fruitless_since.elapsed() > PATIENCE {
+                    if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
                         return Err(self.gives_up(&why));
                     }
                     self.count(Metrics::new_producer);
                     drop(link);
                     self.careful = None;
+                    if self.done == before && !stop::is_asked_for() {
+                        // What ends at once each time is not to be tried without a pause.
+                        std::thread::sleep(RECONNECT);
+                    }
                     link = match self.reconnect(fruitless_since)? {
                         Some(link) => link,
-                        None => return Ok(Left::default()),
+                        None => return self.all_that_is_pending(Left::default()),
                     };
                 }
             }
         }
+    }
+
+    /// What was left by reason, and the rows that a relay which was stopped did not come to.
+    fn all_that_is_pending(&self, left: Left) -> Result<Left> {
+        let unsent = self.store.counts()?.unpublished.saturating_sub(left.rows());
+        Ok(Left { unsent, ..left })
     }
 
     fn connect(&self) -> Result<Link> {
@@ -310,7 +350,7 @@ impl<'a, 'b> Relay<'a, 'b> {
                     return Ok(Some(link));
                 }
                 Err(error) => {
-                    if !self.plan.follow && fruitless_since.elapsed() > PATIENCE {
+                    if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
                         return Err(error);
                     }
                     hint(&format!("waiting for the broker: {}", Failure::from(error)));
@@ -321,9 +361,13 @@ impl<'a, 'b> Relay<'a, 'b> {
         }
     }
 
+    fn patience(&self) -> Duration {
+        send_timeout(self.lab) * PATIENCE
+    }
+
     fn gives_up(&self, why: &str) -> anyhow::Error {
         Failure::failed(
-            format!("nothing was acknowledged for {} s: {why}", PATIENCE.as_secs()),
+            format!("nothing was acknowledged for {:?}: {why}", self.patience()),
             "see that the broker is up (outbox-lab broker status; scripts/kafka.sh status). The rows are pending: the next \
              relay sends them, which can make duplicates and loses nothing",
         )

@@ -98,6 +98,15 @@ impl Store {
         Self::open(&self.path)
     }
 
+    /// Leaves it to `goes_on` how long a lock of another program is waited for: it is called again and again, with how often
+    /// it was called for this lock, and waits for a moment or gives up.
+    ///
+    /// # Errors
+    /// SQLite does not take it.
+    pub fn wait_for_locks(&mut self, goes_on: fn(i32) -> bool) -> Result<()> {
+        Ok(self.db.busy_handler(Some(goes_on))?)
+    }
+
     fn of(db: Connection, path: &Path) -> Result<Self> {
         Ok(Self { db, path: path.to_owned(), file: file::InUse::of(path)? })
     }

@@ -32,6 +32,7 @@ const OWN_PROPERTIES: &[&str] = &[
     "retries",
     "transactional.id",
     "queue.buffering.max.messages",
+    "queuing.strategy",
 ];
 
 /// The properties that say how long a send may take.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::scan::OnPoison;
-use super::{Relay, bind};
+use super::{Relay, bind, stop};
 use crate::broker::{InFlight, Pipeline, Publisher, SendError};
 use crate::clock::now_ms;
 use crate::crash::CrashPoint;
@@ -53,6 +53,9 @@ impl Relay<'_, '_> {
         let now = now_ms();
         rows.extend(self.store.tried()?.iter().filter(|row| row.next_try_at <= now).map(|row| (row.id, row.attempts)));
         for (id, attempts) in rows {
+            if stop::is_asked_for() {
+                break;
+            }
             let batch = self.store.pending_row(id)?;
             let Some(row) = batch.iter().next() else {
                 self.suspects.remove(&id);
@@ -88,8 +91,6 @@ impl Relay<'_, '_> {
             }
             Err(NoTopic::NotNow(why)) => return Ok(Some(why)),
         };
-        self.holds.reached(CrashPoint::BeforeSend)?;
-        let record = self.routes.record(row, &topic);
         if self.careful.is_none() {
             let lab = Lab { topic: topic.clone(), ..self.lab.clone() };
             match Publisher::connect(&lab, None, false) {
@@ -97,6 +98,15 @@ impl Relay<'_, '_> {
                 Err(error) => return Ok(Some(Failure::from(error).what())),
             }
         }
+        // Connecting took its time.
+        if self.tenure.has_expired() {
+            self.tenure.keep(&mut self.store)?;
+            if !self.tenure.holds(row.aggregate_id) {
+                return Ok(None);
+            }
+        }
+        self.holds.reached(CrashPoint::BeforeSend)?;
+        let record = self.routes.record(row, &topic);
         let Some(publisher) = &self.careful else { return Ok(None) };
         let sent = match publisher.send_record(&record) {
             Ok(in_flight) => {

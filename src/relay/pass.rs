@@ -31,9 +31,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// time.
 const LOOK_COST: Duration = Duration::from_micros(20);
 
-/// How long a mark is tried again, beyond SQLite's own wait for a lock.
-const MARK_PATIENCE: Duration = Duration::from_secs(60);
-
 /// How a pass ended.
 pub(super) enum End {
     /// Nothing is pending but what was left.
@@ -100,7 +97,12 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                 self.reader.ask();
                 self.asked += 1;
             }
-            match self.link.events.recv_timeout(TICK) {
+            let event = self.link.events.try_recv().or_else(|_| {
+                // Only now: what stood in the channel could have been the very acknowledgement.
+                self.look_at_the_oldest();
+                self.link.events.recv_timeout(TICK)
+            });
+            match event {
                 Ok(event) => self.take(event)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the relay's own channel is closed"),
@@ -160,6 +162,11 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                 self.end(End::LookAgain);
             }
         }
+        Ok(())
+    }
+
+    /// Gives up on what is in flight for too long, and says that the broker is waited for before that.
+    fn look_at_the_oldest(&mut self) {
         let timeout = send_timeout(self.relay.lab);
         if let Some(oldest) = self.flights.front().map(|flight| flight.at.elapsed()) {
             let records: usize = self.flights.iter().map(|flight| flight.batch.len()).sum();
@@ -176,7 +183,6 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                 ));
             }
         }
-        Ok(())
     }
 
     /// Puts the end of the lease off. If slots change hands, what this pass reads is not what the relay may send.
@@ -278,23 +284,15 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
 }
 
 impl Relay<'_, '_> {
-    /// Marks acknowledged rows. They are in the topic by now, so the marks are tried again as long as somebody else has the
-    /// database locked; to give up is to send the records twice.
+    /// Marks acknowledged rows. They are in the topic by now: to give up is to send the records twice.
     pub(super) fn mark(&mut self, batch: &Batch, acknowledged: &[bool]) -> Result<()> {
         self.holds.reached(CrashPoint::BeforeMark)?;
-        let deadline = Instant::now() + MARK_PATIENCE;
-        let marks = loop {
-            match self.store.mark_all(&self.tenure.lease, batch, acknowledged)? {
-                Some(marks) => break marks,
-                None if Instant::now() > deadline => {
-                    return Err(Failure::failed(
-                        "acknowledged rows cannot be marked: another program keeps the database locked",
-                        "end the program that holds the lock. The rows are pending, so the next relay sends them (again: \
-                         duplicates, nothing lost)",
-                    ));
-                }
-                None => hint("the marks wait: another program has the database locked"),
-            }
+        let Some(marks) = self.store.mark_all(&self.tenure.lease, batch, acknowledged)? else {
+            return Err(Failure::failed(
+                "acknowledged rows cannot be marked: another program keeps the database locked",
+                "end the program that holds the lock. The rows are pending, so the next relay sends them (again: \
+                 duplicates, nothing lost)",
+            ));
         };
         self.was_marked(marks.marked);
         self.done.refused += marks.refused.len() as u64;

@@ -29,6 +29,8 @@ pub struct Left {
     pub held_back: u64,
     /// Parked as dead.
     pub dead: u64,
+    /// Not marked when the relay was stopped.
+    pub unsent: u64,
 }
 
 impl Left {
@@ -40,12 +42,13 @@ impl Left {
             waiting: self.waiting + those.waiting,
             held_back: self.held_back + those.held_back,
             dead: self.dead + those.dead,
+            unsent: self.unsent + those.unsent,
         }
     }
 
     /// How many in all.
     pub fn rows(&self) -> u64 {
-        self.leased + self.waiting + self.held_back + self.dead
+        self.leased + self.waiting + self.held_back + self.dead + self.unsent
     }
 }
 
@@ -56,6 +59,7 @@ impl fmt::Display for Left {
             (self.waiting, "waiting for the next try"),
             (self.held_back, "held back behind an earlier row of the aggregate"),
             (self.dead, "dead"),
+            (self.unsent, "not marked when it was stopped"),
         ];
         let told: Vec<_> = reasons.iter().filter(|(n, _)| *n > 0).map(|(n, reason)| format!("{n} {reason}")).collect();
         f.write_str(&told.join(", "))
