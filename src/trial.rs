@@ -16,6 +16,7 @@ pub use self::freeze::can_freeze;
 pub use self::process::{Ended, Held, on_interrupt};
 pub use self::receipt::{Left, Receipt};
 use crate::broker::{Ending, Reader, embedded};
+use crate::clock::now_ms;
 use crate::event::Record;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
@@ -243,6 +244,18 @@ impl<'a> Trial<'a> {
     /// Inconclusive: it does not come to that in time.
     pub fn await_records(&self, n: usize) -> Result<()> {
         process::wait_for(&format!("{n} records in the topic"), || Ok(self.records()?.len() >= n))
+    }
+
+    /// Waits until every lease has expired by the time that relays go by. Whoever has one is held, and does not renew it.
+    ///
+    /// # Errors
+    /// Inconclusive: it does not come to that in time. Or the database cannot be read.
+    pub fn await_leases_expired(&self) -> Result<()> {
+        let store = self.store()?;
+        process::wait_for("the leases to expire", || {
+            Ok(store.leases(now_ms())?.iter().all(|lease| lease.left_ms <= 0))
+        })?;
+        self.tell("(the lease has expired)")
     }
 
     /// Database against topic.

@@ -108,6 +108,11 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Is there a line of its standard output that contains this?
+    pub fn prints(&self, text: &str) -> bool {
+        self.printed.iter().any(|line| line.contains(text))
+    }
+
     /// Is there a line of its standard error that contains this?
     pub fn says(&self, text: &str) -> bool {
         self.said.iter().any(|line| line.contains(text))
