@@ -36,6 +36,7 @@ experiments! {
     two_relays,
     broker_outage,
     key_and_order,
+    table_growth,
 }
 
 /// A claim of the book's, made to prove itself.
