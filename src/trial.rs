@@ -5,6 +5,7 @@ mod freeze;
 pub mod patience;
 pub mod process;
 mod receipt;
+mod rows;
 
 use std::fmt::Display;
 use std::fs;
@@ -16,7 +17,6 @@ pub use self::freeze::can_freeze;
 pub use self::process::{Ended, Held, on_interrupt};
 pub use self::receipt::{Left, Receipt};
 use crate::broker::{Ending, Reader, embedded};
-use crate::clock::now_ms;
 use crate::event::Record;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
@@ -79,6 +79,16 @@ impl<'a> Trial<'a> {
     pub fn run(&self, line: &str) -> Result<Ended> {
         let ended = self.play(line)?;
         ended.expect(line, Exit::Done)?;
+        Ok(ended)
+    }
+
+    /// Runs a command line that has to fail.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended otherwise.
+    pub fn run_failing(&self, line: &str) -> Result<Ended> {
+        let ended = self.play(line)?;
+        ended.expect(line, Exit::Failed)?;
         Ok(ended)
     }
 
@@ -246,18 +256,6 @@ impl<'a> Trial<'a> {
         process::wait_for(&format!("{n} records in the topic"), || Ok(self.records()?.len() >= n))
     }
 
-    /// Waits until every lease has expired by the time that relays go by. Whoever has one is held, and does not renew it.
-    ///
-    /// # Errors
-    /// Inconclusive: it does not come to that in time. Or the database cannot be read.
-    pub fn await_leases_expired(&self) -> Result<()> {
-        let store = self.store()?;
-        process::wait_for("the leases to expire", || {
-            Ok(store.leases(now_ms())?.iter().all(|lease| lease.left_ms <= 0))
-        })?;
-        self.tell("(the lease has expired)")
-    }
-
     /// Database against topic.
     ///
     /// # Errors
@@ -275,32 +273,7 @@ impl<'a> Trial<'a> {
         Store::open(&self.lab.db)
     }
 
-    /// The ids of the loans; "none" where there is none. So too the next three.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn loans(&self) -> Result<String> {
-        Ok(listed(self.store()?.snapshot()?.0))
-    }
-
-    /// The event ids of the outbox rows.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn outbox(&self) -> Result<String> {
-        Ok(listed(self.store()?.snapshot()?.1.into_iter().map(|row| row.event.event_id)))
-    }
-
-    /// The event ids of the pending rows.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn pending(&self) -> Result<String> {
-        let rows = self.store()?.snapshot()?.1;
-        Ok(listed(rows.into_iter().filter(|row| !row.published).map(|row| row.event.event_id)))
-    }
-
-    /// The event ids of the records, copies included, in the order in which they lie in the topic.
+    /// The event ids of the records, copies included, in the order in which they lie in the topic; "none" where there is none.
     ///
     /// # Errors
     /// As [`Trial::records`].
