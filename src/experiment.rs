@@ -38,6 +38,7 @@ experiments! {
     key_and_order,
     table_growth,
     poison_row,
+    purge_under_kill,
 }
 
 /// A claim of the book's, made to prove itself.

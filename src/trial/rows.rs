@@ -61,6 +61,15 @@ impl Trial<'_> {
         self.tell(&format!("(a loan is written with a note of 2,000 bytes: {})", event.event_id))
     }
 
+    /// Deletes every row that was written before now, as somebody would who goes by the age alone.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn delete_by_age(&self) -> Result<()> {
+        self.tell("(by hand: DELETE FROM outbox WHERE created_at <= now)")?;
+        self.store()?.delete_by_age()
+    }
+
     /// Waits until every row that was rejected may be tried again, by the time that relays go by.
     ///
     /// # Errors

@@ -115,6 +115,11 @@ const OTHERWISE: &[Otherwise] = &[
         r#"case $* in *skip) ;; "relay --max-attempts 2"*) exec "$real" "$@" --on-poison skip ;; esac"#,
         "pending: none (predicted evt-1002-returned)",
     ),
+    (
+        "purge-under-kill",
+        r#"case $1 in purge) sqlite3 "$OUTBOX_LAB_DB" "DELETE FROM outbox WHERE published = 0" ;; esac"#,
+        "pending: none (predicted evt-3502, evt-3503)",
+    ),
 ];
 
 /// As [`OTHERWISE`], where a real Kafka has to show it.
