@@ -38,6 +38,7 @@ experiments! {
     key_and_order,
     table_growth,
     poison_row,
+    slow_broker,
     purge_under_kill,
 }
 

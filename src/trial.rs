@@ -135,10 +135,27 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// Inconclusive: it ended otherwise.
-    pub fn to_end(&self, held: Held, exit: Exit) -> Result<Ended> {
+    pub fn to_end(&self, mut held: Held, exit: Exit) -> Result<Ended> {
+        self.go_on(&mut held)?;
+        self.await_end(held, exit)
+    }
+
+    /// Lets a held process go on, without waiting for anything.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn go_on(&self, held: &mut Held) -> Result<()> {
         self.tell("$ kill -USR1 <pid>")?;
+        held.go_on()
+    }
+
+    /// Waits for the end of a process that was let go on, which has to be this one.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended otherwise.
+    pub fn await_end(&self, held: Held, exit: Exit) -> Result<Ended> {
         let line = held.line().to_owned();
-        let ended = held.go_on_to_end()?;
+        let ended = held.end()?;
         self.tell_printed(&ended.printed)?;
         ended.expect(&line, exit)?;
         Ok(ended)

@@ -18,7 +18,8 @@ use crate::support::{Ended, Held, Lab, ROOT, not_run, on_each_broker_alone, wait
 pub const NEEDS_KAFKA: &[&str] = &["kafka-transaction"];
 
 /// What cannot be shown on a Kafka that the lab may not freeze.
-pub const NEEDS_FREEZING: &[&str] = &["send-timeout", "killed-in-doubt", "broker-outage", "idempotent-producer"];
+pub const NEEDS_FREEZING: &[&str] =
+    &["send-timeout", "killed-in-doubt", "broker-outage", "idempotent-producer", "slow-broker"];
 
 /// What plays only in part on some brokers, so that its transcript is not the same on each.
 const PLAYS_IN_PART: &[&str] = &["idempotent-producer"];

@@ -117,9 +117,10 @@ const OTHERWISE: &[Otherwise] = &[
     ),
     (
         "purge-under-kill",
-        r#"case $1 in purge) sqlite3 "$OUTBOX_LAB_DB" "DELETE FROM outbox WHERE published = 0" ;; esac"#,
+        r#"case $1 in purge) sqlite3 "$OUTBOX_LAB_DB" "DELETE FROM outbox WHERE published + dead = 0" ;; esac"#,
         "pending: none (predicted evt-3502, evt-3503)",
     ),
+    ("slow-broker", MARKS_FIRST, "pending, the broker back: none (predicted evt-1002)"),
 ];
 
 /// As [`OTHERWISE`], where a real Kafka has to show it.
