@@ -36,6 +36,10 @@ experiments! {
     two_relays,
     broker_outage,
     key_and_order,
+    table_growth,
+    poison_row,
+    slow_broker,
+    purge_under_kill,
 }
 
 /// A claim of the book's, made to prove itself.
@@ -91,6 +95,9 @@ pub const fn disturbances(disturbances: u32) -> Proofs {
 /// Makes a relay give up soon on a send that nobody answers. Not sooner: an idempotent producer needs up to a second before
 /// its first acknowledgement, and more on a loaded Kafka; that one is to come.
 const GIVES_UP_SOON: &str = "-X message.timeout.ms=3000";
+
+/// Makes a client take no record as large as [`Trial::write_large`] makes one, whatever the broker would take.
+const TOO_LARGE: &str = "-X message.max.bytes=1000";
 
 /// The experiment of this name.
 ///

@@ -5,6 +5,7 @@ mod freeze;
 pub mod patience;
 pub mod process;
 mod receipt;
+mod rows;
 
 use std::fmt::Display;
 use std::fs;
@@ -81,6 +82,16 @@ impl<'a> Trial<'a> {
         Ok(ended)
     }
 
+    /// Runs a command line that has to fail.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended otherwise.
+    pub fn run_failing(&self, line: &str) -> Result<Ended> {
+        let ended = self.play(line)?;
+        ended.expect(line, Exit::Failed)?;
+        Ok(ended)
+    }
+
     /// Runs a command line that judges what it finds, and may find it otherwise: the checks tell.
     ///
     /// # Errors
@@ -124,10 +135,27 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// Inconclusive: it ended otherwise.
-    pub fn to_end(&self, held: Held, exit: Exit) -> Result<Ended> {
+    pub fn to_end(&self, mut held: Held, exit: Exit) -> Result<Ended> {
+        self.go_on(&mut held)?;
+        self.await_end(held, exit)
+    }
+
+    /// Lets a held process go on, without waiting for anything.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn go_on(&self, held: &mut Held) -> Result<()> {
         self.tell("$ kill -USR1 <pid>")?;
+        held.go_on()
+    }
+
+    /// Waits for the end of a process that was let go on, which has to be this one.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended otherwise.
+    pub fn await_end(&self, held: Held, exit: Exit) -> Result<Ended> {
         let line = held.line().to_owned();
-        let ended = held.go_on_to_end()?;
+        let ended = held.end()?;
         self.tell_printed(&ended.printed)?;
         ended.expect(&line, exit)?;
         Ok(ended)
@@ -262,32 +290,7 @@ impl<'a> Trial<'a> {
         Store::open(&self.lab.db)
     }
 
-    /// The ids of the loans; "none" where there is none. So too the next three.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn loans(&self) -> Result<String> {
-        Ok(listed(self.store()?.snapshot()?.0))
-    }
-
-    /// The event ids of the outbox rows.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn outbox(&self) -> Result<String> {
-        Ok(listed(self.store()?.snapshot()?.1.into_iter().map(|row| row.event.event_id)))
-    }
-
-    /// The event ids of the pending rows.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn pending(&self) -> Result<String> {
-        let rows = self.store()?.snapshot()?.1;
-        Ok(listed(rows.into_iter().filter(|row| !row.published).map(|row| row.event.event_id)))
-    }
-
-    /// The event ids of the records, copies included, in the order in which they lie in the topic.
+    /// The event ids of the records, copies included, in the order in which they lie in the topic; "none" where there is none.
     ///
     /// # Errors
     /// As [`Trial::records`].

@@ -56,14 +56,15 @@ impl Relay<'_, '_> {
             if stop::is_asked_for() {
                 break;
             }
+            // First of all: a row that was read before may be sent by another relay by now.
+            if self.tenure.is_due() {
+                self.tenure.keep(&mut self.store)?;
+            }
             let batch = self.store.pending_row(id)?;
             let Some(row) = batch.iter().next() else {
                 self.suspects.remove(&id);
                 continue;
             };
-            if self.tenure.is_due() {
-                self.tenure.keep(&mut self.store)?;
-            }
             let dead_ones = self.plan.on_poison == OnPoison::HoldKey;
             if !self.tenure.holds(row.aggregate_id) || self.store.is_behind_another(id, row.aggregate_id, dead_ones)? {
                 continue;

@@ -192,7 +192,8 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         if !turnover.lost.is_empty() {
             hint("the lease was lost: another relay has claimed it, since it was not put off in time");
         }
-        if self.relay.tenure.lease.slots() != before {
+        // Lost and won back is lost all the same: in between another relay may have sent what was read here.
+        if !turnover.lost.is_empty() || self.relay.tenure.lease.slots() != before {
             self.end(End::LookAgain);
         }
         Ok(())
@@ -208,8 +209,8 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             if self.relay.tenure.has_expired() {
                 self.keep_lease()?;
             }
-            if self.ending.is_some() && !self.relay.tenure.holds(row.aggregate_id) {
-                continue;
+            if self.ending.is_some() {
+                break;
             }
             if !self.held.is_empty() && self.held.contains(row.aggregate_id) {
                 self.left.held_back += 1;

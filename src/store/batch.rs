@@ -121,6 +121,25 @@ impl Batch {
 
 const COLUMNS: &str = "id, created_at, event_id, aggregate_id, aggregate_type, payload, tombstone, attempts, dead";
 
+/// How the poll finds the pending rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As SQLite sees fit: by the partial index.
+    AsIs,
+    /// Without any index.
+    NotIndexed,
+}
+
+/// The query of every relay that looks for work.
+pub(super) fn poll(access: Access) -> String {
+    let access = match access {
+        Access::AsIs => "",
+        Access::NotIndexed => "NOT INDEXED",
+    };
+    // "published = 0" as the partial index has it: with another wording SQLite would scan the table.
+    format!("SELECT {COLUMNS} FROM outbox {access} WHERE published = 0 AND id > ?1 ORDER BY id LIMIT ?2")
+}
+
 impl Store {
     /// Reads up to `limit` pending rows behind `after` in id order, and puts those that `takes` wants in a batch. The number
     /// is the last id that was looked at; `None` where there was no row behind `after`.
@@ -133,9 +152,7 @@ impl Store {
         limit: u32,
         mut takes: impl FnMut(&Standing) -> bool,
     ) -> Result<(Batch, Option<i64>)> {
-        // "published = 0" as the partial index has it: with another wording SQLite would scan the table.
-        let sql = format!("SELECT {COLUMNS} FROM outbox WHERE published = 0 AND id > ?1 ORDER BY id LIMIT ?2");
-        let mut query = self.db.prepare_cached(&sql)?;
+        let mut query = self.db.prepare_cached(&poll(Access::AsIs))?;
         let mut rows = query.query((after, limit))?;
         let mut batch = Batch::default();
         let mut last = None;

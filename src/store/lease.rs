@@ -67,8 +67,9 @@ impl Store {
     ) -> Result<Turnover> {
         self.is_in_place()?;
         let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let lost = lost(&txn, lease)?;
-        let kept = lease.slots().without(lost);
+        let held = lease.slots();
+        let kept = held.without(lost(&txn, lease)?);
+        let lost = held.without(kept);
         let put_off = "UPDATE relay_lease SET expires_at = ?2 WHERE slot IN (SELECT value FROM json_each(?1))";
         txn.prepare_cached(put_off)?.execute((json(kept)?, expires_at))?;
         let claim = "INSERT INTO relay_lease (slot, owner, token, expires_at)
@@ -125,7 +126,7 @@ fn json(slots: Slots) -> Result<String> {
     Ok(serde_json::to_string(&slots.iter().collect::<Vec<_>>())?)
 }
 
-/// Those of a lease's slots that another has claimed.
+/// The slots that are not a lease's: another has claimed them, whether or not the lease knows it by now.
 pub(super) fn lost(txn: &Transaction, lease: &Lease) -> rusqlite::Result<Slots> {
     let mut query = txn.prepare_cached("SELECT slot, token FROM relay_lease")?;
     let mut kept = Slots::default();
@@ -136,5 +137,5 @@ pub(super) fn lost(txn: &Transaction, lease: &Lease) -> rusqlite::Result<Slots> 
             kept.insert(slot);
         }
     }
-    Ok(lease.slots().without(kept))
+    Ok(Slots::ALL.without(kept))
 }

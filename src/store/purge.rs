@@ -29,4 +29,13 @@ impl Store {
         txn.commit()?;
         Ok((deleted as u64, Some(end)))
     }
+
+    /// The wrong way, to see what it loses: deletes every row that was written until now, published or not.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn delete_by_age(&self) -> Result<()> {
+        self.db.execute("DELETE FROM outbox WHERE created_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')", ())?;
+        Ok(())
+    }
 }

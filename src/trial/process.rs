@@ -108,6 +108,11 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Is there a line of its standard output that contains this?
+    pub fn prints(&self, text: &str) -> bool {
+        self.printed.iter().any(|line| line.contains(text))
+    }
+
     /// Is there a line of its standard error that contains this?
     pub fn says(&self, text: &str) -> bool {
         self.said.iter().any(|line| line.contains(text))
@@ -194,24 +199,22 @@ impl Held {
         self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 
-    /// SIGUSR1, and what it prints until its next hold.
-    pub fn next_hold(&mut self) -> Result<Vec<String>> {
+    /// SIGUSR1.
+    pub fn go_on(&mut self) -> Result<()> {
         self.printed.clear();
         self.unheard.clear();
-        self.signal(Signal::SIGUSR1)?;
+        self.signal(Signal::SIGUSR1)
+    }
+
+    /// SIGUSR1, and what it prints until its next hold.
+    pub fn next_hold(&mut self) -> Result<Vec<String>> {
+        self.go_on()?;
         self.await_hold()?;
         Ok(self.printed.clone())
     }
 
-    /// SIGUSR1, and its end.
-    pub fn go_on_to_end(mut self) -> Result<Ended> {
-        self.printed.clear();
-        self.signal(Signal::SIGUSR1)?;
-        self.end()
-    }
-
-    /// Its end, and what it has printed until then.
-    fn end(mut self) -> Result<Ended> {
+    /// Its end, and what it has printed since it was last let go on.
+    pub fn end(mut self) -> Result<Ended> {
         let deadline = deadline();
         // A process that has ended has closed its output, unless another holds that, too.
         loop {

@@ -26,7 +26,7 @@ fn a_relay_that_marks_first_is_refuted() {
             .exits(1)
             // Relay 1 has marked its first row by then, so relay 2 passes it by.
             .prints("\nfound      business rows / outbox rows / records / event ids: 5/5/9/5 (predicted 5/5/10/5)\n")
-            .prints("\nverdict    REFUTED, 1 disturbance proved\n")
+            .prints("\nverdict    REFUTED, 4 disturbances proved\n")
             .ends_in("2 experiments: 1 confirmed, 1 refuted, 0 inconclusive, 0 skipped");
         stage.ends();
     });
@@ -89,6 +89,12 @@ const OTHERWISE: &[Otherwise] = &[
     ),
     ("two-relays", MARKS_FIRST, "duplicates: evt-1002 x2, evt-1003 x2, evt-1004 x2, evt-1005 x2 (predicted "),
     (
+        "two-relays",
+        // Where it may go on to its end, a relay that knows of no leases.
+        r#"case $* in relay) exec "$real" publish 5 ;; esac"#,
+        "relay 2 leaves all five to relay 1: false (predicted true)",
+    ),
+    (
         "broker-outage",
         MARKS_FIRST,
         "age of the oldest pending row: shorter than the outage (predicted longer than the outage)",
@@ -98,6 +104,23 @@ const OTHERWISE: &[Otherwise] = &[
         r#"exec "$real" "${@/#event/aggregate}""#,
         "returned before created, in at least one of the 24 orders: none (predicted L-1001, L-1002, L-1003)",
     ),
+    (
+        "table-growth",
+        r#"case $* in "fill 5") sqlite3 "$OUTBOX_LAB_DB" "DROP INDEX outbox_pending" ;; esac"#,
+        "steps with the index: more than 500 times as many (predicted the same)",
+    ),
+    (
+        "poison-row",
+        // A relay that lets nobody wait for a dead row.
+        r#"case $* in *skip) ;; "relay --max-attempts 2"*) exec "$real" "$@" --on-poison skip ;; esac"#,
+        "pending: none (predicted evt-1002-returned)",
+    ),
+    (
+        "purge-under-kill",
+        r#"case $1 in purge) sqlite3 "$OUTBOX_LAB_DB" "DELETE FROM outbox WHERE published + dead = 0" ;; esac"#,
+        "pending: none (predicted evt-3502, evt-3503)",
+    ),
+    ("slow-broker", MARKS_FIRST, "pending, the broker back: none (predicted evt-1002)"),
 ];
 
 /// As [`OTHERWISE`], where a real Kafka has to show it.
