@@ -16,7 +16,8 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-pub use self::matrix::{Found, Nature, Row, head, judge};
+use self::matrix::{Found, Harm, Nature};
+pub use self::matrix::{Row, head, judge};
 use crate::broker::{Cluster, Ending, InFlight, Publisher, Reader, Watch};
 use crate::crash::{CrashPoint, HoldAt};
 use crate::failure::{Exit, Failure};
@@ -63,11 +64,14 @@ impl Strategy {
         }
     }
 
-    /// Is a kill to do harm somewhere?
+    /// Is a kill to do harm somewhere, and which?
     pub fn nature(self) -> Nature {
         match self {
             OutboxWrite | ConfirmThenMark | IdempotentConsumer => Nature::Sound,
-            WriteThenSend | SendThenWrite | MarkThenSend | NaiveConsumer => Nature::Faulty,
+            WriteThenSend => Nature::Faulty(Harm::OrphanRow),
+            SendThenWrite => Nature::Faulty(Harm::PhantomEvent),
+            MarkThenSend => Nature::Faulty(Harm::LostEvent),
+            NaiveConsumer => Nature::Faulty(Harm::DoubleEffect),
         }
     }
 

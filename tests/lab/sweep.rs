@@ -64,6 +64,24 @@ fn a_sweep_that_does_not_find_the_losses_of_the_wrong_order_is_refuted() {
 }
 
 #[test]
+fn a_wrong_order_that_does_another_harm_than_its_own_refutes_the_sweep() {
+    let lab = Lab::new();
+    // A lab in which who is to send first commits first: an orphan row in place of the phantom event.
+    let exchanges = r#"
+        words=()
+        for word in "$@"; do
+          [ "$word" = --send-first ] || words+=("$word")
+        done
+        set -- "${words[@]}"
+    "#;
+    let stage = Stage::new(&lab).with_lab(exchanges);
+    let ended = stage.play("sweep --strategy send-then-write").exits(1);
+    assert!(ended.stdout.contains("1 orphan row"), "{ended:?}");
+    ended.ends_in("5 kills proved of 5 passages: REFUTED");
+    stage.ends();
+}
+
+#[test]
 fn a_store_that_answers_before_it_has_written_refutes_the_sweep() {
     let lab = Lab::new();
     let delays = r#"
