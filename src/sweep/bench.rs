@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use super::Strategy::{ConfirmThenMark, OutboxWrite};
 use super::matrix::{Found, Row};
 use super::{Strategy, Sweep};
-use crate::broker::{Cluster, Ending, InFlight, Publisher, Reader, Watch};
+use crate::broker::{Cluster, InFlight, Publisher, Watch};
 use crate::crash::{CrashPoint, HoldAt};
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
@@ -183,19 +183,7 @@ impl<'a> Bench<'a> {
     /// Database against topic, and effects against both.
     fn look(&self, strategy: Strategy, store: &mut Store, lab: &Lab) -> Result<Found> {
         let (loans, outbox) = store.snapshot()?;
-        let mut records = Vec::new();
-        if let Some(reader) = Reader::find(lab)? {
-            let ending = reader.read(|record| {
-                records.push(record);
-                Ok(())
-            })?;
-            if ending != Ending::Whole {
-                return Err(Failure::inconclusive(
-                    format!("the topic was not read to its end: {ending:?}"),
-                    "sweep again",
-                ));
-            }
-        }
+        let records = self.watch.read(&lab.topic)?;
         let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
         let effects = if strategy.is_consumer() { Some(store.effects()?) } else { None };
         Ok(Found::of(&Reconciliation::of(&loans, &outbox, &records), &ids, effects.as_deref()))
