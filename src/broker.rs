@@ -165,6 +165,19 @@ impl Publisher {
         Ok(Self { producer, topic: lab.topic.clone(), incarnation })
     }
 
+    /// The same client, sending to another topic of its broker, which is there.
+    ///
+    /// # Errors
+    /// No broker answers.
+    pub fn turned_to(self, incarnation: Incarnation) -> Result<Self> {
+        let topic = incarnation.topic.clone();
+        // A client that hears of a topic by its first record holds that back for a while.
+        if let Err(error) = self.producer.client().fetch_metadata(Some(&topic), ANSWER_TIMEOUT) {
+            return Err(no_answer(&format!("the {incarnation}"), &error, self.producer.client().context()));
+        }
+        Ok(Self { topic, incarnation, ..self })
+    }
+
     /// The topic that this publisher sends to.
     pub fn incarnation(&self) -> &Incarnation {
         &self.incarnation

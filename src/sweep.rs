@@ -69,9 +69,13 @@ impl Strategy {
         }
     }
 
-    /// Are the rows written before it starts?
-    fn finds_rows(self) -> bool {
-        !matches!(self, WriteThenSend | SendThenWrite | OutboxWrite)
+    /// What it starts with.
+    fn finds(self) -> Rows {
+        match self {
+            WriteThenSend | SendThenWrite | OutboxWrite => Rows::None,
+            ConfirmThenMark | MarkThenSend => Rows::Written,
+            NaiveConsumer | IdempotentConsumer => Rows::Published,
+        }
     }
 
     /// What is killed.
@@ -95,10 +99,17 @@ impl Strategy {
             _ => self.command(rows),
         }
     }
+}
 
-    fn is_consumer(self) -> bool {
-        matches!(self, NaiveConsumer | IdempotentConsumer)
-    }
+/// The rows that a strategy finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    /// None: it writes them itself.
+    None,
+    /// Loans, and their pending outbox rows.
+    Written,
+    /// The same, as a relay has left them: sent and marked. The strategy is a consumer.
+    Published,
 }
 
 /// What a sweep is about.
@@ -122,7 +133,7 @@ impl Sweep<'_> {
     pub fn play(&self) -> Result<Swept> {
         let mut rows = Vec::new();
         let mut jobs = Vec::new();
-        let bench = Bench::new(self, 0)?;
+        let mut bench = Bench::new(self, 0)?;
         for &strategy in self.strategies {
             let (control, points) = bench.calibrate(strategy)?;
             rows.push(control);
@@ -132,10 +143,10 @@ impl Sweep<'_> {
                 jobs.extend((1..=passages).map(|nth| Job { row, strategy, at: HoldAt { point, nth } }));
             }
         }
-        let benches = self.benches(bench, jobs.len())?;
+        let mut benches = self.benches(bench, jobs.len())?;
         let rows = Mutex::new(rows);
         let begun = Instant::now();
-        side_by_side(&benches, &jobs, &|bench, job| bench.work(*job, &rows))?;
+        side_by_side(&mut benches, &jobs, &|bench, job| bench.work(*job, &rows))?;
         let seconds = begun.elapsed().as_secs_f64();
         benches.iter().try_for_each(|bench| process::clean(&bench.lab))?;
         Ok(Swept { rows: rows.into_inner().unwrap_or_else(PoisonError::into_inner), seconds })
@@ -148,9 +159,9 @@ impl Sweep<'_> {
     /// The lab cannot play at all.
     pub fn bare(&self, kills: u32) -> Result<f64> {
         let jobs: Vec<u32> = (0..kills).collect();
-        let benches = self.benches(Bench::new(self, 0)?, jobs.len())?;
+        let mut benches = self.benches(Bench::new(self, 0)?, jobs.len())?;
         let begun = Instant::now();
-        side_by_side(&benches, &jobs, &|bench, _| {
+        side_by_side(&mut benches, &jobs, &|bench, _| {
             process::hold(&bench.lab, "naive --hold-at after-ack")?.kill().map(|_| ())
         })?;
         let seconds = begun.elapsed().as_secs_f64();
@@ -171,12 +182,12 @@ impl Sweep<'_> {
 
 /// Works jobs off, a thread for each bench.
 fn side_by_side<J: Sync>(
-    benches: &[Bench],
+    benches: &mut [Bench],
     jobs: &[J],
-    work: &(impl Fn(&Bench, &J) -> Result<()> + Sync),
+    work: &(impl Fn(&mut Bench, &J) -> Result<()> + Sync),
 ) -> Result<()> {
     let next = &AtomicUsize::new(0);
-    let work_off = move |bench: &Bench| -> Result<()> {
+    let work_off = move |bench: &mut Bench| -> Result<()> {
         loop {
             let nth = next.fetch_add(1, Ordering::Relaxed);
             progress(nth.min(jobs.len()), jobs.len());
@@ -187,7 +198,7 @@ fn side_by_side<J: Sync>(
         }
     };
     thread::scope(|scope| {
-        let workers: Vec<_> = benches.iter().map(|bench| scope.spawn(move || work_off(bench))).collect();
+        let workers: Vec<_> = benches.iter_mut().map(|bench| scope.spawn(move || work_off(bench))).collect();
         workers.into_iter().try_for_each(|worker| match worker.join() {
             Ok(done) => done,
             Err(_) => anyhow::bail!("a worker of the sweep died"),

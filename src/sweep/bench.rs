@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
-use super::Strategy::{ConfirmThenMark, OutboxWrite};
+use super::Strategy::OutboxWrite;
 use super::matrix::{Found, Row};
-use super::{Strategy, Sweep};
+use super::{Rows, Strategy, Sweep};
 use crate::broker::{Cluster, InFlight, Publisher, Watch};
 use crate::crash::{CrashPoint, HoldAt};
+use crate::event::Incarnation;
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::hint;
@@ -35,8 +35,10 @@ pub(super) struct Bench<'a> {
     pub lab: Lab,
     cluster: Cluster,
     watch: Watch,
+    /// Of the records that a consumer finds; none before there was one.
+    publisher: Option<Publisher>,
     receipts: PathBuf,
-    trials: AtomicUsize,
+    trials: u32,
 }
 
 impl<'a> Bench<'a> {
@@ -48,15 +50,13 @@ impl<'a> Bench<'a> {
         let cluster = Cluster::ensure(&lab)?;
         let watch = Watch::connect(&lab, &cluster)?;
         let receipts = sweep.lab.dir.join("receipts.jsonl");
-        let bench = Self { sweep, lab, cluster, watch, receipts, trials: AtomicUsize::new(0) };
-        for strategy in [ConfirmThenMark, OutboxWrite] {
-            bench.make_template(strategy)?;
-        }
+        let bench = Self { sweep, lab, cluster, watch, publisher: None, receipts, trials: 0 };
+        sweep.strategies.iter().try_for_each(|strategy| bench.make_template(strategy.finds()))?;
         Ok(bench)
     }
 
     /// One job; a kill that is not proved is told of, and missing from its row.
-    pub(super) fn work(&self, job: Job, rows: &Mutex<Vec<Row>>) -> Result<()> {
+    pub(super) fn work(&mut self, job: Job, rows: &Mutex<Vec<Row>>) -> Result<()> {
         match self.kill(job).map_err(Failure::from) {
             Ok(found) => rows.lock().unwrap_or_else(PoisonError::into_inner)[job.row].add_kill(&found),
             Err(failure) if failure.exit == Exit::Inconclusive => {
@@ -68,7 +68,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs a strategy without a kill: what is left must be clean, and the points that it passed are counted.
-    pub(super) fn calibrate(&self, strategy: Strategy) -> Result<(Row, Vec<(CrashPoint, u32)>)> {
+    pub(super) fn calibrate(&mut self, strategy: Strategy) -> Result<(Row, Vec<(CrashPoint, u32)>)> {
         let lab = self.trial(strategy)?;
         let line = format!("{} --trace", strategy.command(self.sweep.rows));
         let ended = process::run(&lab, &line)?;
@@ -88,7 +88,7 @@ impl<'a> Bench<'a> {
     }
 
     /// One trial: hold, kill, restart, drain, reconcile.
-    fn kill(&self, job: Job) -> Result<Found> {
+    fn kill(&mut self, job: Job) -> Result<Found> {
         let lab = self.trial(job.strategy)?;
         // Open from first to last: whoever closes a database last folds its -wal in, which takes longer than the trial.
         let mut store = Store::open(&lab.db)?;
@@ -127,52 +127,62 @@ impl<'a> Bench<'a> {
     }
 
     /// A database and a topic that no other trial sees, as the strategy finds them.
-    fn trial(&self, strategy: Strategy) -> Result<Lab> {
-        let nth = self.trials.fetch_add(1, Ordering::Relaxed);
+    fn trial(&mut self, strategy: Strategy) -> Result<Lab> {
+        let nth = self.trials;
+        self.trials += 1;
         let lab = Lab {
             db: self.lab.dir.join(format!("{nth}.db")),
             topic: format!("{}.{nth}", self.lab.topic),
             ..self.lab.clone()
         };
-        fs::copy(self.template(strategy), &lab.db)?;
+        fs::copy(self.template(strategy.finds()), &lab.db)?;
         // Before anybody asks for its end: the embedded broker would make it with four partitions.
-        self.cluster.ensure_topic(&lab)?;
-        if strategy.is_consumer() {
-            self.publish(&lab)?;
+        let topic = self.cluster.ensure_topic(&lab)?;
+        if strategy.finds() == Rows::Published {
+            self.publish(&lab, topic)?;
         }
         Ok(lab)
     }
 
-    /// What a relay has done before a consumer comes: every row sent and marked.
-    fn publish(&self, lab: &Lab) -> Result<()> {
-        let store = Store::open(&lab.db)?;
-        let publisher = Publisher::connect(lab, None, false)?;
-        for row in store.pending(i64::MIN, self.sweep.rows)? {
-            let sent = publisher.send(&row.event, &row.event.event_id).and_then(InFlight::acknowledged);
-            sent.map_err(|error| {
+    /// Sends what the template has marked.
+    fn publish(&mut self, lab: &Lab, topic: Incarnation) -> Result<()> {
+        let publisher = match self.publisher.take() {
+            Some(publisher) => publisher.turned_to(topic)?,
+            None => Publisher::connect(lab, None, false)?,
+        };
+        let (_, rows) = Store::open(&lab.db)?.snapshot()?;
+        let sent: Vec<_> = rows.iter().map(|row| publisher.send(&row.event, &row.event.event_id)).collect();
+        for sent in sent {
+            sent.and_then(InFlight::acknowledged).map_err(|error| {
                 Failure::inconclusive(format!("a trial could not be prepared: {error:?}"), "sweep again")
             })?;
-            store.mark(row.id)?;
         }
+        self.publisher = Some(publisher);
         Ok(())
     }
 
-    fn template(&self, strategy: Strategy) -> PathBuf {
-        self.lab.dir.join(if strategy.finds_rows() { "written.template" } else { "empty.template" })
+    fn template(&self, rows: Rows) -> PathBuf {
+        self.lab.dir.join(format!("{rows:?}.template"))
     }
 
     /// A database that is copied for each trial. Whoever closed it last has left everything in the file itself.
-    fn make_template(&self, strategy: Strategy) -> Result<()> {
-        let path = self.template(strategy);
+    fn make_template(&self, rows: Rows) -> Result<()> {
+        let path = self.template(rows);
         if path.exists() {
             return Ok(());
         }
-        let lab = Lab { db: path.clone(), ..self.lab.clone() };
-        if !strategy.finds_rows() {
+        if rows == Rows::None {
             return Store::make(&path).map(drop);
         }
         let line = format!("write {}", self.sweep.rows);
-        process::run(&lab, &line)?.expect(&line, Exit::Done)
+        process::run(&Lab { db: path.clone(), ..self.lab.clone() }, &line)?.expect(&line, Exit::Done)?;
+        if rows == Rows::Published {
+            let store = Store::open(&path)?;
+            for row in store.pending(i64::MIN, self.sweep.rows)? {
+                store.mark(row.id)?;
+            }
+        }
+        Ok(())
     }
 
     fn left(&self, store: &Store, lab: &Lab) -> Result<Left> {
@@ -185,7 +195,7 @@ impl<'a> Bench<'a> {
         let (loans, outbox) = store.snapshot()?;
         let records = self.watch.read(&lab.topic)?;
         let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
-        let effects = if strategy.is_consumer() { Some(store.effects()?) } else { None };
+        let effects = if strategy.finds() == Rows::Published { Some(store.effects()?) } else { None };
         Ok(Found::of(&Reconciliation::of(&loans, &outbox, &records), &ids, effects.as_deref()))
     }
 }
