@@ -19,7 +19,7 @@ use self::matrix::{Harm, Nature};
 pub use self::matrix::{Row, head, judge};
 use crate::crash::HoldAt;
 use crate::lab::Lab;
-use crate::trial::process;
+use crate::trial::{Receipts, process};
 
 /// A way to write to two systems, or to read from one into the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -120,8 +120,8 @@ pub struct Sweep<'a> {
     pub strategies: &'a [Strategy],
     /// Rows that each strategy works on.
     pub rows: u32,
-    /// What sets this run's topics apart on a real Kafka.
-    pub suffix: &'a str,
+    /// Where each kill leaves its proof.
+    pub receipts: &'a Receipts,
 }
 
 impl Sweep<'_> {

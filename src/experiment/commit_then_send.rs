@@ -20,7 +20,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn play(trial: &mut Trial) -> Result<()> {
     let held = trial.hold("naive-hold")?;
-    trial.kill(held, "nothing")?;
+    trial.kill(held, &[])?;
     trial.run_to("publish 10", Exit::Done)?;
     let found = trial.reconcile()?;
     trial.check("business rows / outbox rows / records / event ids", "1/0/0/0", found.tally)?;

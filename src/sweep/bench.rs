@@ -37,20 +37,18 @@ pub(super) struct Bench<'a> {
     watch: Watch,
     /// Of the records that a consumer finds; none before there was one.
     publisher: Option<Publisher>,
-    receipts: PathBuf,
     trials: u32,
 }
 
 impl<'a> Bench<'a> {
     pub(super) fn new(sweep: &'a Sweep<'a>, nth: usize) -> Result<Self> {
         let dir = fresh_folder(sweep.lab, &format!("sweep-{nth}"))?;
-        let topic = format!("outbox-lab.sweep-{nth}.{}", sweep.suffix);
+        let topic = format!("outbox-lab.sweep-{nth}.{}", sweep.receipts.run());
         let lab = Lab { db: dir.join("0.db"), dir, topic, ..sweep.lab.clone() };
         process::at_work(&lab);
         let cluster = Cluster::ensure(&lab)?;
         let watch = Watch::connect(&lab, &cluster)?;
-        let receipts = sweep.lab.dir.join("receipts.jsonl");
-        let bench = Self { sweep, lab, cluster, watch, publisher: None, receipts, trials: 0 };
+        let bench = Self { sweep, lab, cluster, watch, publisher: None, trials: 0 };
         sweep.strategies.iter().try_for_each(|strategy| bench.make_template(strategy.finds()))?;
         Ok(bench)
     }
@@ -94,13 +92,7 @@ impl<'a> Bench<'a> {
         let mut store = Store::open(&lab.db)?;
         let line = format!("{} --hold-at {}", job.strategy.command(self.sweep.rows), job.at);
         let held = process::hold(&lab, &line)?;
-        let in_flight =
-            if job.at.point == CrashPoint::Sent { "one record, arrived and not acknowledged" } else { "nothing" };
-        if job.at.point == CrashPoint::Sent {
-            // Handed to the client is not sent: the record itself is waited for.
-            let sent = i64::from(job.at.nth);
-            process::wait_for("the record of a held process", || Ok(self.watch.end(&lab.topic)? >= sent))?;
-        }
+        let in_flight = if job.at.point == CrashPoint::Sent { self.arrived(&lab, job.at.nth)? } else { Vec::new() };
         let before = self.left(&store, &lab)?;
         let at = held.at()?;
         // What it said was committed, it has to have committed.
@@ -108,13 +100,22 @@ impl<'a> Bench<'a> {
         let (pid, signal) = held.kill()?;
         let after = self.left(&store, &lab)?;
         let trial = job.strategy.name().to_owned();
-        Receipt { trial, at, pid, signal, in_flight: in_flight.to_owned(), before, after }.append(&self.receipts)?;
+        self.sweep.receipts.add(&Receipt { trial, at, pid, signal, in_flight, before, after })?;
         let restart = job.strategy.restarted_by(self.sweep.rows);
         process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
         let mut found = self.look(job.strategy, &mut store, &lab)?;
         found.lost_commits = answered.saturating_sub(after.counts.business_loan);
         remove_database(&lab.db);
         Ok(found)
+    }
+
+    /// Waits for the record of a process that is held at its nth *sent*, and says of which event it is: handed to the client is
+    /// not sent. Those before it were acknowledged.
+    fn arrived(&self, lab: &Lab, nth: u32) -> Result<Vec<String>> {
+        process::wait_for("the record of a held process", || Ok(self.watch.end(&lab.topic)? >= i64::from(nth)))?;
+        let records = self.watch.read(&lab.topic)?;
+        let ids = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned));
+        Ok(ids.skip(nth as usize - 1).collect())
     }
 
     /// What drains after a run without a kill.

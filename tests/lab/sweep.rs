@@ -29,20 +29,27 @@ fn every_cell_of_the_matrix_is_what_the_golden_says() {
 #[test]
 fn every_kill_of_a_sweep_leaves_its_receipt() {
     let lab = Lab::new();
-    let (rows, total) =
-        swept(&lab.run("--json sweep --rows 2 --strategy confirm-then-mark --strategy mark-then-send").exits(0));
+    let strategies = ["write-then-send", "send-then-write", "confirm-then-mark", "mark-then-send"];
+    let asked: String = strategies.iter().map(|strategy| format!(" --strategy {strategy}")).collect();
+    let (rows, total) = swept(&lab.run(&format!("--json sweep --rows 2{asked}")).exits(0));
     assert_eq!(total["verdict"], "confirmed");
     let kills: u64 = rows.iter().map(|row| row["kills"].as_u64().unwrap()).sum();
-    assert_eq!(kills, 20, "two strategies, five points, two passages");
+    assert_eq!(kills, 30, "two strategies of five points and one passage, two of five points and two passages");
     let receipts = fs::read_to_string(lab.path(".lab/receipts.jsonl")).unwrap();
     let receipts: Vec<Value> = receipts.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(receipts.len() as u64, kills);
     for receipt in &receipts {
         assert_eq!(receipt["signal"], 9, "{receipt}");
         assert_eq!(receipt["before"], receipt["after"], "a kill changes nothing that was committed: {receipt}");
+        assert_eq!(receipt["run"], receipts[0]["run"], "{receipt}");
+        let in_flight: &[&str] = match (receipt["point"].as_str().unwrap(), receipt["trial"].as_str().unwrap()) {
+            ("sent", "write-then-send" | "send-then-write") => &["evt-2001"],
+            ("sent", _) if receipt["nth"] == 1 => &["evt-1001"],
+            ("sent", _) => &["evt-1002"],
+            _ => &[],
+        };
+        assert_eq!(receipt["in_flight"], serde_json::json!(in_flight), "{receipt}");
     }
-    let in_flight = receipts.iter().filter(|receipt| receipt["in_flight"] != "nothing").count();
-    assert_eq!(in_flight, 4, "at *sent*, each passage");
     assert_eq!(lab.ok("broker status"), "[broker] down\n", "the participant's own broker was not needed");
 }
 
