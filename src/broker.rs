@@ -54,6 +54,21 @@ impl Cluster {
         }
     }
 
+    /// As [`Cluster::ensure`], and [`Cluster::ensure_topic`].
+    ///
+    /// # Errors
+    /// As those.
+    pub fn ensure_with_topic(lab: &Lab) -> Result<(Self, Incarnation)> {
+        match &lab.kafka {
+            Some(servers) => Ok((Self::Kafka(servers.clone()), topic::ensure(lab, servers)?)),
+            None => {
+                let broker = embedded::ensure_with_topic(lab)?;
+                let incarnation = broker.incarnation(&lab.topic);
+                Ok((Self::Embedded(broker), incarnation))
+            }
+        }
+    }
+
     /// The lab's broker; `None` where the embedded one is not running.
     ///
     /// # Errors
@@ -136,8 +151,7 @@ impl Publisher {
     /// # Errors
     /// No broker answers, a setting is refused, or the topic cannot be made.
     pub fn connect(lab: &Lab, on_wire: Option<fn(OnWire)>, transactional: bool) -> Result<Self> {
-        let cluster = Cluster::ensure(lab)?;
-        let incarnation = cluster.ensure_topic(lab)?;
+        let (cluster, incarnation) = Cluster::ensure_with_topic(lab)?;
         let send_timeout = SEND_TIMEOUT.as_millis().to_string();
         let mut settings = vec![
             ("acks", "all"),
