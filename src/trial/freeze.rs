@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::process::wait_for;
+use super::process::{undisturbed, wait_for};
 use crate::broker::embedded;
 use crate::failure::Failure;
 use crate::lab::Lab;
@@ -96,9 +96,9 @@ pub(super) fn freeze(lab: &Lab) -> Result<()> {
             "take the embedded broker, or bring up a Kafka with scripts/kafka.sh",
         ));
     };
-    // On record first: an interrupt in between thaws a broker that is not frozen, which does no harm.
+    // On record first: an interrupt in between thaws a broker that is not frozen, which does no harm. After it none is frozen.
     frozen().push((lab.dir.clone(), broker.clone()));
-    broker.signal(Signal::SIGSTOP)?;
+    undisturbed(|| broker.signal(Signal::SIGSTOP))?;
     // The signal is only on its way when the call returns: until it has stopped, a broker can acknowledge yet.
     wait_for("the broker to stop", || broker.is_stopped())
 }

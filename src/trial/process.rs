@@ -42,6 +42,13 @@ pub fn at_work(lab: &Lab) {
     at_work_now().labs.push(lab.clone());
 }
 
+/// Starts or freezes a broker, without an interrupt in the middle: either it comes first, and the step is never taken, or it
+/// finds what the step has made of the broker, and gives that back.
+pub fn undisturbed<T>(step: impl FnOnce() -> T) -> T {
+    let _held = at_work_now();
+    step()
+}
+
 /// From here on Ctrl-C and SIGTERM end every lab process of the run, let every frozen broker go on, and give back brokers
 /// and topics, before the run itself ends. To be called before any thread is started: they inherit the mask.
 ///
