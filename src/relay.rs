@@ -24,7 +24,7 @@ use serde::Serialize;
 
 pub use self::book::{BookRelay, Marking};
 use self::marker::Job;
-use self::pass::{End, Pass};
+use self::pass::{End, Pass, tell_trouble};
 pub use self::routes::Envelope;
 use self::routes::Routes;
 pub use self::scan::{Left, OnPoison};
@@ -304,7 +304,10 @@ impl<'a, 'b> Relay<'a, 'b> {
         loop {
             let before = self.done;
             let end = match self.be_careful(&link.pipeline)? {
-                Some(trouble) => End::Trouble(trouble),
+                Some(trouble) => {
+                    tell_trouble(&trouble);
+                    End::Trouble(trouble)
+                }
                 None => Pass::begin(self, &mut link)?.play()?,
             };
             if self.done != before {
@@ -315,9 +318,12 @@ impl<'a, 'b> Relay<'a, 'b> {
                 End::Drained(_) if !self.suspects.is_empty() && self.done != before => {}
                 End::Drained(left) => return Ok(left),
                 End::Stopped(left) => return self.all_that_is_pending(left),
+                // Also for one that is to end: what was lost may be free again.
+                End::LookAgain if !self.tenure.is_complete() => {
+                    self.tenure.keep(&mut self.store)?;
+                }
                 End::LookAgain => {}
                 End::Trouble(why) => {
-                    hint(&format!("{why}; what is not marked stays pending, and is sent again"));
                     if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
                         return Err(self.gives_up(&why));
                     }

@@ -67,6 +67,8 @@ pub(super) struct Pass<'p, 'a, 'b> {
     exhausted: Option<(Left, Instant)>,
     /// Why no more rows are taken.
     ending: Option<End>,
+    /// Was it said that sends are in doubt, or were rejected?
+    is_in_trouble: bool,
     /// When it was last said that the broker is waited for.
     told: Instant,
 }
@@ -86,6 +88,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             left: Left::default(),
             exhausted: None,
             ending: None,
+            is_in_trouble: false,
             told: Instant::now(),
         })
     }
@@ -154,11 +157,19 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
 
     /// Ends the pass, unless it is ending already. Rows that are in flight are settled first.
     fn end(&mut self, end: End) {
+        if let End::Trouble(why) = &end
+            && !std::mem::replace(&mut self.is_in_trouble, true)
+        {
+            tell_trouble(why);
+        }
         self.ending.get_or_insert(end);
     }
 
     fn look_at_the_clock(&mut self) -> Result<()> {
-        if stop::is_asked_for() {
+        if stop::is_asked_for() && self.ending.is_none() {
+            if !self.flights.is_empty() {
+                hint(&format!("told to stop: {} records in flight are waited for", self.in_flight()));
+            }
             self.end(End::Stopped(self.all_left()));
         }
         if self.relay.tenure.is_due() {
@@ -169,20 +180,21 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             if !self.relay.plan.follow {
                 self.end(End::Drained(left));
             } else if left.rows() > 0 && Instant::now() >= look_again {
-                if !self.relay.tenure.is_complete() {
-                    self.keep_lease()?;
-                }
                 self.end(End::LookAgain);
             }
         }
         Ok(())
     }
 
+    fn in_flight(&self) -> usize {
+        self.flights.iter().map(|flight| flight.batch.len()).sum()
+    }
+
     /// Gives up on what is in flight for too long, and says that the broker is waited for before that.
     fn look_at_the_oldest(&mut self) {
         let timeout = send_timeout(self.relay.lab);
         if let Some(oldest) = self.flights.front().map(|flight| flight.at.elapsed()) {
-            let records: usize = self.flights.iter().map(|flight| flight.batch.len()).sum();
+            let records = self.in_flight();
             if oldest > timeout {
                 let why = self.link.pipeline.complaint();
                 self.relay.count(|metrics| metrics.in_doubt(records as u64));
@@ -299,4 +311,9 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         }
         Ok(())
     }
+}
+
+/// Says why sends have no acknowledgement, and what that means.
+pub(super) fn tell_trouble(why: &str) {
+    hint(&format!("{why}; what is not marked stays pending, and is sent again"));
 }

@@ -53,7 +53,8 @@ pub struct Leased {
 impl Store {
     /// Puts the end of a lease off, and claims those of the `wanted` slots that it lacks and that are free, or whose lease has
     /// expired. With `is_own`, also those of an earlier relay of the same name, of which the caller knows that it is dead.
-    /// What has expired goes on if nobody else has claimed it; what is another relay's by now comes off the lease.
+    /// What has expired goes on if nobody else has claimed it; what is another relay's by now comes off the lease, and is not
+    /// claimed in the same step, free as it may be: what is in flight of it is to be refused its mark.
     ///
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
@@ -81,7 +82,7 @@ impl Store {
                      RETURNING slot, token";
         let won: Vec<(u32, i64)> = txn
             .prepare_cached(claim)?
-            .query_map((json(wanted.without(kept))?, &lease.owner, now, expires_at, is_own), |row| {
+            .query_map((json(wanted.without(held))?, &lease.owner, now, expires_at, is_own), |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })?
             .collect::<rusqlite::Result<_>>()?;

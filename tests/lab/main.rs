@@ -19,5 +19,6 @@ mod kafka;
 mod migration;
 mod otherwise;
 mod outbox;
+mod relay;
 mod scripts;
 mod sweep;
