@@ -8,6 +8,7 @@ mod pipeline;
 mod read;
 mod serve;
 mod topic;
+mod watch;
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -24,9 +25,10 @@ use self::embedded::Embedded;
 pub use self::limit::send_from_memory;
 use self::pipeline::is_rejection;
 pub use self::pipeline::{Handed, Outcome, Pipeline, send_timeout};
-pub use self::read::{Ending, Reader, Watch};
+pub use self::read::{Ending, Reader};
 pub use self::serve::serve;
 pub use self::topic::delete_made;
+pub use self::watch::Watch;
 use crate::event::{Event, ID_HEADER, Incarnation, Outgoing, Position};
 use crate::failure::Failure;
 use crate::lab::Lab;
@@ -54,6 +56,21 @@ impl Cluster {
         match &lab.kafka {
             Some(servers) => Ok(Self::Kafka(servers.clone())),
             None => embedded::ensure(lab).map(Self::Embedded),
+        }
+    }
+
+    /// As [`Cluster::ensure`], and [`Cluster::ensure_topic`].
+    ///
+    /// # Errors
+    /// As those.
+    pub fn ensure_with_topic(lab: &Lab) -> Result<(Self, Incarnation)> {
+        match &lab.kafka {
+            Some(servers) => Ok((Self::Kafka(servers.clone()), topic::ensure(lab, servers)?)),
+            None => {
+                let broker = embedded::ensure_with_topic(lab)?;
+                let incarnation = broker.incarnation(&lab.topic);
+                Ok((Self::Embedded(broker), incarnation))
+            }
         }
     }
 
@@ -141,8 +158,7 @@ impl Publisher {
     /// # Errors
     /// No broker answers, a setting is refused, or the topic cannot be made.
     pub fn connect(lab: &Lab, on_wire: Option<fn(OnWire)>, transactional: bool) -> Result<Self> {
-        let cluster = Cluster::ensure(lab)?;
-        let incarnation = cluster.ensure_topic(lab)?;
+        let (cluster, incarnation) = Cluster::ensure_with_topic(lab)?;
         let send_timeout = SEND_TIMEOUT.as_millis().to_string();
         let mut settings = vec![
             ("acks", "all"),
@@ -168,6 +184,19 @@ impl Publisher {
             return Err(no_answer(cluster.servers(), &error, producer.client().context()));
         }
         Ok(Self { producer, topic: lab.topic.clone(), incarnation })
+    }
+
+    /// The same client, sending to another topic of its broker, which is there.
+    ///
+    /// # Errors
+    /// No broker answers.
+    pub fn turned_to(self, incarnation: Incarnation) -> Result<Self> {
+        let topic = incarnation.topic.clone();
+        // A client that hears of a topic by its first record holds that back for a while.
+        if let Err(error) = self.producer.client().fetch_metadata(Some(&topic), ANSWER_TIMEOUT) {
+            return Err(no_answer(&format!("the {incarnation}"), &error, self.producer.client().context()));
+        }
+        Ok(Self { topic, incarnation, ..self })
     }
 
     /// The topic that this publisher sends to.

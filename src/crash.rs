@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -155,6 +156,32 @@ fn go_on() -> SigSet {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGUSR1);
     signals
+}
+
+/// The holds of a process whose threads come to crash points. While one is held, the others go no further than to the next.
+pub struct SharedHolds<'a, 'b> {
+    holds: Mutex<&'a mut Holds<'b>>,
+    /// Nothing is asked of a process that is neither to be held nor to count.
+    is_asked: bool,
+}
+
+impl<'a, 'b> SharedHolds<'a, 'b> {
+    /// Those of this process.
+    pub fn of(holds: &'a mut Holds<'b>) -> Self {
+        let is_asked = holds.trace || !holds.wanted.is_empty();
+        Self { holds: Mutex::new(holds), is_asked }
+    }
+
+    /// As [`Holds::reached`].
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn reached(&self, point: CrashPoint) -> Result<()> {
+        if !self.is_asked {
+            return Ok(());
+        }
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner).reached(point)
+    }
 }
 
 static HELD: AtomicBool = AtomicBool::new(false);

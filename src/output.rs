@@ -3,10 +3,10 @@
 //!
 //! Nothing that goes to standard output holds a pid, a time or a random id, but for `stats`: ages are what it is asked for.
 
-use std::cell::RefCell;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -30,13 +30,17 @@ pub fn hint(text: &str) {
 /// Standard output, as text or as JSON lines.
 pub struct Output {
     json: bool,
-    out: RefCell<BufWriter<io::Stdout>>,
+    out: Mutex<BufWriter<io::Stdout>>,
 }
 
 impl Output {
     /// Text, or one JSON object a line.
     pub fn new(json: bool) -> Self {
-        Self { json, out: RefCell::new(BufWriter::new(io::stdout())) }
+        Self { json, out: Mutex::new(BufWriter::new(io::stdout())) }
+    }
+
+    fn out(&self) -> MutexGuard<'_, BufWriter<io::Stdout>> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Prints a line and sees it out: whoever reads it knows that what it says has happened.
@@ -53,7 +57,7 @@ impl Output {
     /// # Errors
     /// Standard output is closed or full.
     pub fn buffered(&self, line: &Line) -> Result<()> {
-        let mut out = self.out.borrow_mut();
+        let mut out = self.out();
         let written = if self.json {
             serde_json::to_vec(line).map_err(io::Error::from).and_then(|bytes| out.write_all(&bytes))
         } else {
@@ -75,7 +79,7 @@ impl Output {
     /// # Errors
     /// Standard output is closed or full.
     pub fn flush(&self) -> Result<()> {
-        self.out.borrow_mut().flush().map_err(output_failure)
+        self.out().flush().map_err(output_failure)
     }
 }
 

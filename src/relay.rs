@@ -4,6 +4,7 @@
 
 mod book;
 mod careful;
+mod marker;
 mod pass;
 mod reader;
 mod routes;
@@ -14,6 +15,7 @@ mod tenure;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -21,6 +23,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
 pub use self::book::{BookRelay, Marking};
+use self::marker::Job;
 use self::pass::{End, Pass};
 pub use self::routes::Envelope;
 use self::routes::Routes;
@@ -28,14 +31,14 @@ pub use self::scan::{Left, OnPoison};
 use self::tenure::Tenure;
 use crate::broker::{Pipeline, Publisher, send_timeout};
 use crate::clock::{ms_of, now_ms};
-use crate::crash::{CrashPoint, Holds};
+use crate::crash::{CrashPoint, SharedHolds};
 use crate::event::{Incarnation, Key};
 use crate::failure::Failure;
 use crate::lab::Lab;
 use crate::metrics::Metrics;
-use crate::output::{Output, hint};
+use crate::output::{Line, Output, hint};
 use crate::shard::{SLOTS, Slots};
-use crate::store::{Batch, Leased, Store, TopicNote};
+use crate::store::{Batch, Leased, Marks, Store, TopicNote};
 
 /// Batches that are sent and not marked, at the most. The rows of so many batches may be sent twice after a kill.
 const BATCHES_IN_FLIGHT: usize = 4;
@@ -62,7 +65,7 @@ fn bears_with_a_lock(looks: i32) -> bool {
     if looks % LOCK_SILENCE == LOCK_SILENCE - 1 {
         hint("waiting: another program has the database locked");
     }
-    std::thread::sleep(LOCK_LOOK);
+    thread::sleep(LOCK_LOOK);
     looks < LOCK_PATIENCE
 }
 
@@ -176,8 +179,10 @@ enum Event {
     Read(Batch),
     /// There is no pending row that was not looked at, so far.
     Exhausted(Left),
-    /// The reading failed.
-    ReadFailed(anyhow::Error),
+    /// A batch is marked.
+    Marked(Batch, Marks),
+    /// The reading failed, or the marking.
+    Failed(anyhow::Error),
     /// A batch has its outcome.
     Settled(u64),
 }
@@ -196,7 +201,9 @@ pub struct Relay<'a, 'b> {
     lab: &'a Lab,
     plan: &'a Plan,
     store: Store,
-    holds: &'a mut Holds<'b>,
+    holds: &'a SharedHolds<'a, 'b>,
+    /// Where acknowledged batches are marked.
+    jobs: Option<Sender<Job>>,
     out: &'a Output,
     tenure: Tenure,
     routes: Routes,
@@ -221,7 +228,7 @@ impl<'a, 'b> Relay<'a, 'b> {
         lab: &'a Lab,
         plan: &'a Plan,
         mut store: Store,
-        holds: &'a mut Holds<'b>,
+        holds: &'a SharedHolds<'a, 'b>,
         out: &'a Output,
     ) -> Result<Self> {
         let timeout = send_timeout(lab);
@@ -238,6 +245,7 @@ impl<'a, 'b> Relay<'a, 'b> {
             plan,
             store,
             holds,
+            jobs: None,
             out,
             tenure,
             routes: Routes::new(lab, plan.envelope, plan.key),
@@ -254,7 +262,17 @@ impl<'a, 'b> Relay<'a, 'b> {
     /// # Errors
     /// The broker cannot be reached, or acknowledges nothing for too long; or the database cannot be read or written.
     pub fn run(&mut self) -> Result<Left> {
-        let ran = self.passes();
+        let mut marking = self.store.again()?;
+        marking.wait_for_locks(bears_with_a_lock)?;
+        let holds = self.holds;
+        let ran = thread::scope(|scope| {
+            let (jobs, to_mark) = channel();
+            scope.spawn(move || marker::work(marking, holds, &to_mark));
+            self.jobs = Some(jobs);
+            let ran = self.passes();
+            self.jobs = None;
+            ran
+        });
         // Whatever happened: whoever comes next need not wait for the lease to expire.
         let released = self.tenure.end(&mut self.store);
         let left = ran?;
@@ -308,7 +326,7 @@ impl<'a, 'b> Relay<'a, 'b> {
                     self.careful = None;
                     if self.done == before && !stop::is_asked_for() {
                         // What ends at once each time is not to be tried without a pause.
-                        std::thread::sleep(RECONNECT);
+                        thread::sleep(RECONNECT);
                     }
                     link = match self.reconnect(fruitless_since)? {
                         Some(link) => link,
@@ -357,7 +375,7 @@ impl<'a, 'b> Relay<'a, 'b> {
                 }
             }
             self.tenure.keep(&mut self.store)?;
-            std::thread::sleep(RECONNECT);
+            thread::sleep(RECONNECT);
         }
     }
 
@@ -390,9 +408,27 @@ impl<'a, 'b> Relay<'a, 'b> {
         }
     }
 
-    fn was_marked(&mut self, rows: u64) {
-        self.done.marked += rows;
-        self.count(|metrics| metrics.published(rows));
+    fn hand_to_marker(&self, job: Job) -> Result<()> {
+        let handed = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        anyhow::ensure!(handed, "nobody is there to mark");
+        Ok(())
+    }
+
+    fn was_marked(&mut self, batch: &Batch, marks: &Marks) -> Result<()> {
+        let Marks { marked, refused, not_there } = marks;
+        self.done.marked += marked;
+        self.done.refused += refused.len() as u64;
         self.span.marked();
+        self.count(|metrics| {
+            metrics.published(*marked);
+            metrics.marks_refused(refused.len() as u64);
+        });
+        for row in batch.iter().filter(|row| refused.contains(&row.id)) {
+            self.out.line(&Line::MarkRefused { event: row.event_id })?;
+        }
+        if *not_there > 0 {
+            hint(&format!("{not_there} rows were marked or deleted by somebody else in the meantime"));
+        }
+        Ok(())
     }
 }

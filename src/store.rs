@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
-pub use self::batch::{Access, Batch, Pending, Standing};
+pub use self::batch::{Access, Batch, Marks, Pending, Standing};
 pub use self::delayed::DelayedStore;
 pub use self::file::refuse_others;
 pub use self::lease::{Lease, Leased, Turnover};

@@ -9,13 +9,13 @@ mod rows;
 
 use std::fmt::Display;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 
 pub use self::freeze::can_freeze;
 pub use self::process::{Ended, Held, on_interrupt};
-pub use self::receipt::{Left, Receipt};
+pub use self::receipt::{Left, Receipt, Receipts};
 use crate::broker::{Ending, Reader, embedded};
 use crate::event::Record;
 use crate::failure::{Exit, Failure};
@@ -30,7 +30,7 @@ pub struct Trial<'a> {
     /// Its lab.
     pub lab: Lab,
     name: &'static str,
-    receipts: &'a Path,
+    receipts: &'a Receipts,
     out: &'a Output,
     /// What was found, beside what was predicted.
     pub checks: Vec<Check>,
@@ -42,14 +42,14 @@ pub struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     /// A trial in a lab of its own: the folder `trials/NAME` of the lab directory, emptied. On a real Kafka its topic bears
-    /// the lab's prefix and a suffix of this run.
+    /// the lab's prefix and the id of the run.
     ///
     /// # Errors
     /// The lab directory cannot be written.
-    pub fn new(lab: &Lab, name: &'static str, run: &str, receipts: &'a Path, out: &'a Output) -> Result<Self> {
+    pub fn new(lab: &Lab, name: &'static str, receipts: &'a Receipts, out: &'a Output) -> Result<Self> {
         let dir = fresh_folder(lab, name)?;
         let topic = match lab.kafka {
-            Some(_) => format!("outbox-lab.{name}.{run}"),
+            Some(_) => format!("outbox-lab.{name}.{}", receipts.run()),
             None => lab.topic.clone(),
         };
         let lab =
@@ -161,12 +161,12 @@ impl<'a> Trial<'a> {
         Ok(ended)
     }
 
-    /// Kills a held process from outside, proves it, and leaves the receipt. `in_flight` says what it had sent and not had
-    /// acknowledged.
+    /// Kills a held process from outside, proves it, and leaves the receipt. `in_flight` are the ids of the events that
+    /// it had sent and not had acknowledged.
     ///
     /// # Errors
     /// Inconclusive: it did not die of signal 9.
-    pub fn kill(&mut self, held: Held, in_flight: &str) -> Result<()> {
+    pub fn kill(&mut self, held: Held, in_flight: &[&str]) -> Result<()> {
         let before = self.left()?;
         self.kill_after(held, in_flight, before)
     }
@@ -175,14 +175,14 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// As [`Trial::kill`].
-    pub fn kill_after(&mut self, held: Held, in_flight: &str, before: Left) -> Result<()> {
+    pub fn kill_after(&mut self, held: Held, in_flight: &[&str], before: Left) -> Result<()> {
         self.tell("$ kill -9 <pid>")?;
         let at = held.at()?;
         let (pid, signal) = held.kill()?;
         let after =
             if freeze::is_frozen(&self.lab) { Left { records: None, ..self.left_rows()? } } else { self.left()? };
-        let in_flight = in_flight.to_owned();
-        Receipt { trial: self.name.to_owned(), at, pid, signal, in_flight, before, after }.append(self.receipts)?;
+        let in_flight = in_flight.iter().map(ToString::to_string).collect();
+        self.receipts.add(&Receipt { trial: self.name.to_owned(), at, pid, signal, in_flight, before, after })?;
         self.proofs.kills += 1;
         self.tell(&format!("died of signal {signal} at {at}"))
     }

@@ -43,7 +43,7 @@ pub struct Embedded {
 }
 
 /// What a lab command asks of the embedded broker: one JSON line each way.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Request {
     /// Are you there?
     Greet,
@@ -82,6 +82,11 @@ pub(super) fn record_path(lab: &Lab) -> PathBuf {
 /// # Errors
 /// It is running and does not answer.
 pub fn find(lab: &Lab) -> Result<Option<Embedded>> {
+    find_asking(lab, &Request::Greet)
+}
+
+/// Whatever is asked, its answer says who it is.
+fn find_asking(lab: &Lab, request: &Request) -> Result<Option<Embedded>> {
     if !lab.has_dir()? {
         return Ok(None);
     }
@@ -93,7 +98,7 @@ pub fn find(lab: &Lab) -> Result<Option<Embedded>> {
         let recorded = fs::read(record_path(lab)).ok().and_then(|json| serde_json::from_slice::<Embedded>(&json).ok());
         // A broker that holds the lock and is not on record yet is just coming up, or just leaving.
         if let Some(broker) = recorded.filter(|broker| broker.pid == pid) {
-            match broker.ask(Request::Greet) {
+            match broker.ask(request) {
                 Ok(Answer::Done { broker, .. }) => return Ok(Some(broker)),
                 // Another cluster took its place, or it left, between the reading and the asking.
                 Ok(Answer::Stranger) => {}
@@ -120,13 +125,25 @@ pub fn find(lab: &Lab) -> Result<Option<Embedded>> {
 /// # Errors
 /// It does not come up, or does not answer.
 pub fn ensure(lab: &Lab) -> Result<Embedded> {
+    ensure_asking(lab, &Request::Greet)
+}
+
+/// As [`ensure`], with the lab's topic in it.
+///
+/// # Errors
+/// As [`ensure`]; or it cannot make the topic.
+pub fn ensure_with_topic(lab: &Lab) -> Result<Embedded> {
+    ensure_asking(lab, &Request::Topic(lab.topic.clone()))
+}
+
+fn ensure_asking(lab: &Lab, request: &Request) -> Result<Embedded> {
     lab.make_dir()?;
-    if let Some(broker) = find(lab)? {
+    if let Some(broker) = find_asking(lab, request)? {
         return Ok(broker);
     }
     spawn(lab)?;
     // Several commands may each have started one; the first that took the lock is the one.
-    find(lab)?.ok_or_else(|| {
+    find_asking(lab, request)?.ok_or_else(|| {
         let log = fs::read_to_string(lab.dir.join("broker.log")).unwrap_or_default();
         Failure::failed(
             format!("the embedded broker did not come up: {}", log.lines().last().unwrap_or("it left no word")),
@@ -186,7 +203,7 @@ impl Embedded {
     /// # Errors
     /// The broker cannot make it.
     pub fn ensure_topic(&self, topic: &str) -> Result<()> {
-        self.done(Request::Topic(topic.to_owned())).map(|_| ())
+        self.done(&Request::Topic(topic.to_owned())).map(|_| ())
     }
 
     /// Replaces the cluster by a new one that has this topic alone. Returns who the broker is now, and how
@@ -195,7 +212,7 @@ impl Embedded {
     /// # Errors
     /// The broker cannot.
     pub fn fresh(&self, topic: &str, partitions: i32) -> Result<(Self, usize)> {
-        self.done(Request::Fresh(topic.to_owned(), partitions))
+        self.done(&Request::Fresh(topic.to_owned(), partitions))
     }
 
     /// Ends it, and returns when it has ended.
@@ -203,7 +220,7 @@ impl Embedded {
     /// # Errors
     /// It does not answer.
     pub fn stop(&self, lab: &Lab) -> Result<()> {
-        let told = self.done(Request::Stop);
+        let told = self.done(&Request::Stop);
         let lock = lab.lock_file("broker.lock")?;
         let has_ended = || -> Result<bool> { Ok(lock.holder(Kind::Exclusive)? != Some(self.pid)) };
         let deadline = Instant::now() + CHANGE_TIMEOUT;
@@ -218,7 +235,7 @@ impl Embedded {
         Ok(())
     }
 
-    fn done(&self, request: Request) -> Result<(Self, usize)> {
+    fn done(&self, request: &Request) -> Result<(Self, usize)> {
         match self.ask(request) {
             Ok(Answer::Done { broker, topics_gone }) => Ok((broker, topics_gone)),
             Ok(Answer::Failed(reason)) => Err(self.failed(&reason)),
@@ -228,12 +245,12 @@ impl Embedded {
         }
     }
 
-    fn ask(&self, request: Request) -> io::Result<Answer> {
+    fn ask(&self, request: &Request) -> io::Result<Answer> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.control));
         let mut stream = TcpStream::connect_timeout(&address, CONTROL_TIMEOUT)?;
         stream.set_read_timeout(Some(CONTROL_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        let mut line = serde_json::to_vec(&Ask { generation: self.generation.clone(), request })?;
+        let mut line = serde_json::to_vec(&Ask { generation: self.generation.clone(), request: request.clone() })?;
         line.push(b'\n');
         stream.write_all(&line)?;
         let mut answer = String::new();

@@ -36,7 +36,7 @@ pub enum Ending {
     Short { partition: i32, read_to: i64, end: i64, why: String },
 }
 
-type PartingConsumer = Parting<BaseConsumer<Reports>>;
+pub(super) type PartingConsumer = Parting<BaseConsumer<Reports>>;
 
 /// A topic that exists, ready to be read.
 pub struct Reader {
@@ -68,8 +68,7 @@ impl Reader {
             ("enable.partition.eof", "true"),
         ];
         if cluster.is_embedded() {
-            // The embedded broker lets an empty fetch wait the whole time, even when records come.
-            settings.extend([("fetch.wait.max.ms", "1"), ("fetch.error.backoff.ms", "1")]);
+            settings.push(("fetch.error.backoff.ms", "1"));
         }
         let config = client_config(lab, cluster.servers(), &settings);
         let consumer = connect(&config)?;
@@ -146,8 +145,11 @@ impl Reader {
     fn read_behind(&self, done: &TopicPartitionList, mut each: impl FnMut(Record) -> Result<()>) -> Result<Ending> {
         let mut ending = Ending::Whole;
         let ends = self.ends()?;
-        for (nth, (&partition, &end)) in self.partitions.iter().zip(&ends).enumerate() {
-            let (first, stable) = self.stable_range(partition, end)?;
+        // All before the first fetch: the embedded broker answers nothing on a connection while an empty fetch waits on it.
+        let ranges = self.partitions.iter().zip(&ends).map(|(&partition, &end)| self.stable_range(partition, end));
+        let ranges: Vec<(i64, i64)> = ranges.collect::<Result<_>>()?;
+        for (nth, ((&partition, &end), &(first, stable))) in self.partitions.iter().zip(&ends).zip(&ranges).enumerate()
+        {
             if first > 0 && ending == Ending::Whole {
                 ending = Ending::Truncated { partition, first };
             }
@@ -156,7 +158,7 @@ impl Reader {
             let consumer = another.as_ref().unwrap_or(&self.consumer);
             let done = done.find_partition(&self.topic, partition).map(|done| done.offset());
             let from = if let Some(Offset::Offset(next)) = done { next.max(first) } else { first };
-            let read_to = self.read_partition(consumer, partition, from, stable, &mut each)?;
+            let read_to = read_partition(consumer, &self.topic, partition, from, stable, &mut each)?;
             if read_to < end {
                 hear_out(consumer);
                 let why = match consumer.context().complaint() {
@@ -214,83 +216,56 @@ impl Reader {
         hear_out(&self.consumer);
         no_answer(&format!("the {}", self.incarnation), error, self.consumer.context())
     }
+}
 
-    /// Reads the offsets `first..end`, and returns the offset that would come next.
-    fn read_partition(
-        &self,
-        consumer: &BaseConsumer<Reports>,
-        partition: i32,
-        first: i64,
-        end: i64,
-        each: &mut impl FnMut(Record) -> Result<()>,
-    ) -> Result<i64> {
-        if first >= end {
-            return Ok(end.max(first));
-        }
-        let mut assignment = TopicPartitionList::new();
-        // By number: `Offset::Beginning` costs a look-up of half a second.
-        assignment.add_partition_offset(&self.topic, partition, Offset::Offset(first))?;
-        consumer.assign(&assignment)?;
-        let mut next = first;
-        let mut deadline = Instant::now() + SILENCE;
-        while next < end {
-            match consumer.poll(Duration::from_millis(100)) {
-                Some(Ok(message)) if message.partition() == partition => {
-                    // Another process may be sending: what came after the beginning is not ours to read.
-                    if message.offset() < end {
-                        next = message.offset() + 1;
-                        each(record(&message))?;
-                        deadline = Instant::now() + SILENCE;
-                    } else {
-                        next = end;
-                    }
+/// Reads the offsets `first..end`, and returns the offset that would come next.
+pub(super) fn read_partition(
+    consumer: &BaseConsumer<Reports>,
+    topic: &str,
+    partition: i32,
+    first: i64,
+    end: i64,
+    each: &mut impl FnMut(Record) -> Result<()>,
+) -> Result<i64> {
+    if first >= end {
+        return Ok(end.max(first));
+    }
+    let mut assignment = TopicPartitionList::new();
+    // By number: `Offset::Beginning` costs a look-up of half a second.
+    assignment.add_partition_offset(topic, partition, Offset::Offset(first))?;
+    consumer.assign(&assignment)?;
+    let mut next = first;
+    let mut deadline = Instant::now() + SILENCE;
+    while next < end {
+        match consumer.poll(Duration::from_millis(100)) {
+            Some(Ok(message)) if message.topic() == topic && message.partition() == partition => {
+                // Another process may be sending: what came after the beginning is not ours to read.
+                if message.offset() < end {
+                    next = message.offset() + 1;
+                    each(record(&message))?;
+                    deadline = Instant::now() + SILENCE;
+                } else {
+                    next = end;
                 }
-                Some(Err(KafkaError::PartitionEOF(at))) if at == partition => next = end,
-                Some(Err(error)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AutoOffsetReset) => break,
-                // Anything else passes, or the silence ends the reading.
-                Some(_) | None => {}
             }
-            if Instant::now() > deadline {
-                break;
-            }
+            Some(Err(KafkaError::PartitionEOF(at))) if at == partition => next = end,
+            Some(Err(error)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AutoOffsetReset) => break,
+            // Anything else passes, or the silence ends the reading.
+            Some(_) | None => {}
         }
-        Ok(next)
+        if Instant::now() > deadline {
+            break;
+        }
     }
+    Ok(next)
 }
 
-/// Asks for the ends of topics, over one connection that lasts.
-pub struct Watch {
-    consumer: PartingConsumer,
-}
-
-impl Watch {
-    /// Connects to a lab's broker.
-    ///
-    /// # Errors
-    /// A setting is refused.
-    pub fn connect(lab: &Lab, cluster: &Cluster) -> Result<Self> {
-        let config = client_config(lab, cluster.servers(), &[("group.id", "outbox-lab")]);
-        Ok(Self { consumer: connect(&config)? })
-    }
-
-    /// The high watermark of the first partition of a topic that exists.
-    ///
-    /// # Errors
-    /// No Kafka answers.
-    pub fn end(&self, topic: &str) -> Result<i64> {
-        let range = self.consumer.fetch_watermarks(topic, 0, ANSWER_TIMEOUT);
-        range
-            .map(|(_, end)| end)
-            .map_err(|error| no_answer(&format!("the topic {topic}"), &error, self.consumer.context()))
-    }
-}
-
-fn connect(config: &ClientConfig) -> Result<PartingConsumer> {
+pub(super) fn connect(config: &ClientConfig) -> Result<PartingConsumer> {
     Ok(Parting::new(create(config, Reports::default())?))
 }
 
 /// What the client has to complain about waits in its queue, and comes out only by polling.
-fn hear_out(consumer: &BaseConsumer<Reports>) {
+pub(super) fn hear_out(consumer: &BaseConsumer<Reports>) {
     let deadline = Instant::now() + Duration::from_millis(200);
     while consumer.poll(Duration::from_millis(50)).is_some() && Instant::now() < deadline {}
 }

@@ -158,6 +158,7 @@ impl Broker {
         let mut topics_gone = 0;
         match ask.request {
             Request::Greet | Request::Stop => {}
+            Request::Topic(topic) if self.topics.contains(&topic) => {}
             Request::Topic(topic) => {
                 make_topic(&self.cluster, &self.identity.bootstrap, &topic, 1)?;
                 self.topics.insert(topic);

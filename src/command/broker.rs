@@ -19,8 +19,7 @@ pub(super) fn run(lab: &Lab, command: &Broker, out: &Output) -> Result<Exit> {
     }
     match command {
         Broker::Start => {
-            let broker = embedded::ensure(lab)?;
-            broker.ensure_topic(&lab.topic)?;
+            let broker = embedded::ensure_with_topic(lab)?;
             out.line(&Line::BrokerUp { bootstrap: &broker.bootstrap })?;
             hint(&format!(
                 "the embedded broker is pid {}. kcat and confluent-kafka can read it; Java clients and kafka-python 3 \

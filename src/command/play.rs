@@ -1,7 +1,6 @@
 //! `run`: plays experiments, one after the other, and judges each.
 
 use std::mem::take;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 
@@ -11,7 +10,7 @@ use crate::lab::Lab;
 use crate::output::{Line, Output};
 use crate::presence::enter_to_play;
 use crate::trial::process::give_back;
-use crate::trial::{Trial, can_freeze, on_interrupt};
+use crate::trial::{Receipts, Trial, can_freeze, on_interrupt};
 use crate::verdict::Verdict;
 
 pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
@@ -21,10 +20,9 @@ pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
     };
     on_interrupt()?;
     let _alone = enter_to_play(lab)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let suffix = format!("{now}-{}", std::process::id());
+    let receipts = Receipts::of_new_run(lab);
     let played: Vec<(Verdict, usize)> =
-        give_back(chosen.into_iter().map(|experiment| play(lab, experiment, &suffix, out)).collect())?;
+        give_back(chosen.into_iter().map(|experiment| play(lab, experiment, &receipts, out)).collect())?;
     let (verdicts, skipped_parts): (Vec<_>, Vec<_>) = played.into_iter().unzip();
     let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| wanted(verdict)).count();
     let mut text = format!(
@@ -45,13 +43,12 @@ pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
 }
 
 /// Plays one; says what it comes to, and how many parts of it were skipped.
-fn play(lab: &Lab, experiment: &Experiment, suffix: &str, out: &Output) -> Result<(Verdict, usize)> {
+fn play(lab: &Lab, experiment: &Experiment, receipts: &Receipts, out: &Output) -> Result<(Verdict, usize)> {
     let tell = |text: String| out.line(&Line::Told { text: &text });
     tell(format!("# {}", experiment.name))?;
     tell(format!("question   {}", experiment.question))?;
     tell(format!("predicted  {}", experiment.predicted))?;
-    let receipts = lab.dir.join("receipts.jsonl");
-    let mut trial = Trial::new(lab, experiment.name, suffix, &receipts, out)?;
+    let mut trial = Trial::new(lab, experiment.name, receipts, out)?;
     let verdict = if let Some(why) = cannot_show(experiment, lab) {
         Verdict::Skipped { why }
     } else {

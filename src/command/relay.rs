@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use crate::cli::RelayArgs;
-use crate::crash::Holds;
+use crate::crash::{Holds, SharedHolds};
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::lock::{Kind, LockFile};
@@ -43,7 +43,8 @@ pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) 
         on_poison: args.on_poison,
         metrics,
     };
-    let mut relay = Relay::new(lab, &plan, store, holds, out)?;
+    let shared = SharedHolds::of(holds);
+    let mut relay = Relay::new(lab, &plan, store, &shared, out)?;
     let left = relay.run()?;
     let (done, span) = (relay.done, relay.span);
     if left.leased > 0 {

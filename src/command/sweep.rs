@@ -1,7 +1,5 @@
 //! `sweep`: the book's phase table as measured.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -10,6 +8,7 @@ use crate::lab::Lab;
 use crate::output::{Line, Output, hint};
 use crate::presence::enter_to_play;
 use crate::sweep::{Strategy, Sweep, Swept, head, judge};
+use crate::trial::Receipts;
 use crate::trial::process::{give_back, on_interrupt};
 use crate::verdict::Verdict;
 
@@ -17,9 +16,7 @@ pub(super) fn run(lab: &Lab, strategies: &[Strategy], rows: u32, bare: Option<u3
     on_interrupt()?;
     let _alone = enter_to_play(lab)?;
     let strategies = if strategies.is_empty() { Strategy::value_variants() } else { strategies };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let suffix = format!("{now}-{}", std::process::id());
-    let sweep = Sweep { lab, strategies, rows, suffix: &suffix };
+    let sweep = Sweep { lab, strategies, rows, receipts: &Receipts::of_new_run(lab) };
     if let Some(kills) = bare {
         let seconds = give_back(sweep.bare(kills))?;
         hint(&format!("{kills} kills in {seconds:.3} s, {:.0} a second", f64::from(kills) / seconds));

@@ -19,7 +19,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn play(trial: &mut Trial) -> Result<()> {
     let held = trial.hold("naive-hold")?;
-    trial.kill(held, "nothing")?;
+    trial.kill(held, &[])?;
     trial.run("publish 10")?;
     let found = trial.reconcile()?;
     trial.check("business rows / outbox rows / records / event ids", "1/0/0/0", found.tally)?;

@@ -20,7 +20,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn play(trial: &mut Trial) -> Result<()> {
     trial.run("write 5")?;
     let held = trial.hold("publish-hold 3")?;
-    trial.kill(held, "nothing")?;
+    trial.kill(held, &[])?;
     trial.run("publish 10")?;
     let found = trial.reconcile()?;
     trial.check("business rows / outbox rows / records / event ids", "5/5/8/5", found.tally)?;

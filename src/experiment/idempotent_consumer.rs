@@ -26,14 +26,14 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn play(trial: &mut Trial) -> Result<()> {
     trial.run("write 5")?;
     let held = trial.hold("publish-hold 3")?;
-    trial.kill(held, "nothing")?;
+    trial.kill(held, &[])?;
     trial.run("publish 10")?;
     let found = trial.reconcile()?;
     trial.check("business rows / outbox rows / records / event ids", "5/5/8/5", found.tally)?;
 
     let held = trial.hold("apply --inbox --hold-at after-effect@2")?;
     let mut printed = held.printed().to_vec();
-    trial.kill(held, "nothing: the offset of evt-1002 is not committed")?;
+    trial.kill(held, &[])?;
     printed.extend(trial.run("apply --inbox")?.printed);
     let deliveries: Vec<_> = printed.iter().filter_map(|line| Delivery::told(line)).collect();
     let skipped: Vec<_> =

@@ -32,7 +32,7 @@ const FROZEN_ONCE: Proofs = disturbances(1);
 fn play(trial: &mut Trial) -> Result<()> {
     trial.run("write 5")?;
     let held = trial.hold("publish-hold 3 -X enable.idempotence=true")?;
-    trial.kill(held, "nothing")?;
+    trial.kill(held, &[])?;
     trial.run("publish 10 -X enable.idempotence=true")?;
     let found = trial.reconcile()?;
     trial.check("business rows / outbox rows / records / event ids", "5/5/8/5", found.tally)?;

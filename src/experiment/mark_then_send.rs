@@ -25,7 +25,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn play(trial: &mut Trial) -> Result<()> {
     trial.run("write 3")?;
     let held = trial.hold("publish 10 --mark-first --hold-at before-send@2")?;
-    trial.kill(held, "nothing")?;
+    trial.kill(held, &[])?;
     trial.run("publish 10 --mark-first")?;
     trial.run("verify")?;
     trial.check("pending", "none", trial.pending()?)?;

@@ -21,7 +21,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn play(trial: &mut Trial) -> Result<()> {
     const ALL: &str = "evt-1001, evt-1002, evt-1003, evt-1004, evt-1005";
     let held = trial.hold("write-hold 5")?;
-    trial.kill(held, "nothing")?;
+    trial.kill(held, &[])?;
     trial.check("pending", ALL, trial.pending()?)?;
     trial.check("the topic", "none", trial.topic()?)?;
     trial.run("publish 10")?;

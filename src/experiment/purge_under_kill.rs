@@ -41,7 +41,7 @@ fn play(trial: &mut Trial) -> Result<()> {
     fill(trial)?;
     let relay = trial.hold("relay --hold-at before-mark")?;
     let purge = trial.hold(&format!("{PURGE} --hold-at after-purge-chunk"))?;
-    trial.kill(purge, "nothing")?;
+    trial.kill(purge, &[])?;
     what_waits_is_there(trial, "1503")?;
     trial.run(PURGE)?;
     what_waits_is_there(trial, "3")?;

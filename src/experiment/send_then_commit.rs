@@ -19,7 +19,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 fn play(trial: &mut Trial) -> Result<()> {
     let held = trial.hold("naive --send-first --hold-at after-ack")?;
-    trial.kill(held, "nothing")?;
+    trial.kill(held, &[])?;
     let found = trial.reconcile()?;
     trial.check("business rows / outbox rows / records / event ids", "0/0/1/1", found.tally)?;
     trial.check("phantom events", "evt-2001", found.phantom_events())

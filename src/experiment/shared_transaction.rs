@@ -24,7 +24,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn play(trial: &mut Trial) -> Result<()> {
     for point in ["after-loan-row", "after-outbox-row"] {
         let held = trial.hold(&format!("write 1 --hold-at {point}"))?;
-        trial.kill(held, "nothing")?;
+        trial.kill(held, &[])?;
         trial.check("loans", "none", trial.loans()?)?;
         trial.check("outbox rows", "none", trial.outbox()?)?;
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::marker;
 use super::scan::OnPoison;
 use super::{Relay, bind, stop};
 use crate::broker::{InFlight, Pipeline, Publisher, SendError};
@@ -120,7 +121,8 @@ impl Relay<'_, '_> {
             Ok(_) => {
                 self.was_acknowledged(batch, &[true]);
                 self.holds.reached(CrashPoint::AfterAck)?;
-                self.mark(batch, &[true])?;
+                let marks = marker::mark(&mut self.store, self.holds, &self.tenure.lease, batch, &[true])?;
+                self.was_marked(batch, &marks)?;
                 Ok(None)
             }
             Err(SendError::Rejected(why)) => {

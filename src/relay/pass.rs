@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::careful::{Fate, NoTopic};
+use super::marker::Job;
 use super::reader::Reader;
 use super::scan::{Left, Scan};
 use super::{BATCHES_IN_FLIGHT, Event, Link, Relay, stop};
 use crate::broker::{Handed, Outcome, send_timeout};
 use crate::crash::CrashPoint;
-use crate::failure::Failure;
-use crate::output::{Line, hint};
+use crate::output::hint;
 use crate::store::{Batch, Pending};
 
 /// How long to wait for an event before looking at clocks and signals.
@@ -55,6 +55,8 @@ pub(super) struct Pass<'p, 'a, 'b> {
     link: &'p mut Link,
     reader: Reader,
     flights: VecDeque<Flight>,
+    /// Batches that are being marked.
+    marking: usize,
     /// Batches that were asked for and have not come.
     asked: usize,
     /// Aggregates of which a row was rejected in this pass.
@@ -78,6 +80,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             link,
             reader,
             flights: VecDeque::new(),
+            marking: 0,
             asked: 0,
             held: HashSet::new(),
             left: Left::default(),
@@ -90,10 +93,11 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
     pub(super) fn play(mut self) -> Result<End> {
         loop {
             self.look_at_the_clock()?;
-            if let (Some(_), true) = (&self.ending, self.flights.is_empty()) {
+            if let (Some(_), true) = (&self.ending, self.is_idle()) {
                 break;
             }
-            if self.ending.is_none() && self.flights.len() + self.asked < BATCHES_IN_FLIGHT && self.asked < 2 {
+            let under_way = self.flights.len() + self.marking + self.asked;
+            if self.ending.is_none() && under_way < BATCHES_IN_FLIGHT && self.asked < 2 {
                 self.reader.ask();
                 self.asked += 1;
             }
@@ -128,10 +132,19 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                 let rows = u32::try_from(left.rows()).unwrap_or(u32::MAX);
                 self.exhausted = Some((left, Instant::now() + LOOK_AGAIN.max(LOOK_COST * rows)));
             }
-            Event::ReadFailed(error) => return Err(error),
+            Event::Marked(batch, marks) => {
+                self.marking -= 1;
+                self.relay.was_marked(&batch, &marks)?;
+            }
+            Event::Failed(error) => return Err(error),
             Event::Settled(nth) => self.settle(nth)?,
         }
         Ok(())
+    }
+
+    /// Is nothing sent that is not marked?
+    fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.marking == 0
     }
 
     /// What the reader left, and what was left since.
@@ -151,7 +164,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         if self.relay.tenure.is_due() {
             self.keep_lease()?;
         }
-        if let (Some((_, look_again)), true) = (self.exhausted, self.flights.is_empty()) {
+        if let (Some((_, look_again)), true) = (self.exhausted, self.is_idle()) {
             let left = self.all_left();
             if !self.relay.plan.follow {
                 self.end(End::Drained(left));
@@ -270,7 +283,6 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         if acknowledged.contains(&true) {
             self.relay.was_acknowledged(&batch, &acknowledged);
             self.relay.holds.reached(CrashPoint::AfterAck)?;
-            self.relay.mark(&batch, &acknowledged)?;
         }
         if let Some((_, why)) = rejected.first() {
             self.relay.suspects.extend(rejected.iter().map(|(place, _)| batch.row(*place).id));
@@ -280,30 +292,11 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             self.end(End::Trouble(format!("sends are in doubt: {why}")));
             self.link.pipeline.purge();
         }
+        if acknowledged.contains(&true) {
+            self.marking += 1;
+            let (lease, done) = (self.relay.tenure.lease.clone(), self.link.sender.clone());
+            self.relay.hand_to_marker(Job { batch, acknowledged, lease, done })?;
+        }
         Ok(())
-    }
-}
-
-impl Relay<'_, '_> {
-    /// Marks acknowledged rows. They are in the topic by now: to give up is to send the records twice.
-    pub(super) fn mark(&mut self, batch: &Batch, acknowledged: &[bool]) -> Result<()> {
-        self.holds.reached(CrashPoint::BeforeMark)?;
-        let Some(marks) = self.store.mark_all(&self.tenure.lease, batch, acknowledged)? else {
-            return Err(Failure::failed(
-                "acknowledged rows cannot be marked: another program keeps the database locked",
-                "end the program that holds the lock. The rows are pending, so the next relay sends them (again: \
-                 duplicates, nothing lost)",
-            ));
-        };
-        self.was_marked(marks.marked);
-        self.done.refused += marks.refused.len() as u64;
-        self.count(|metrics| metrics.marks_refused(marks.refused.len() as u64));
-        for row in batch.iter().filter(|row| marks.refused.contains(&row.id)) {
-            self.out.line(&Line::MarkRefused { event: row.event_id })?;
-        }
-        if marks.not_there > 0 {
-            hint(&format!("{} rows were marked or deleted by somebody else in the meantime", marks.not_there));
-        }
-        self.holds.reached(CrashPoint::AfterMark)
     }
 }

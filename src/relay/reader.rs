@@ -36,7 +36,7 @@ impl Reader {
         let thread = thread::spawn(move || {
             if let Err(error) = read(&store, scan, rows, &asked, &events, &told_to_end) {
                 // The pass is over if nobody listens.
-                let _ = events.send(Event::ReadFailed(error));
+                let _ = events.send(Event::Failed(error));
             }
         });
         Ok(Self { requests: Some(requests), ended, thread: Some(thread) })

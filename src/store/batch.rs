@@ -15,6 +15,9 @@ pub struct Batch {
     text: String,
 }
 
+/// A batch with so many bytes of text takes no more rows.
+const LARGE: usize = 16 * 1024 * 1024;
+
 /// Where a row's texts end.
 #[derive(Debug)]
 struct Place {
@@ -141,7 +144,7 @@ pub(super) fn poll(access: Access) -> String {
 }
 
 impl Store {
-    /// Reads up to `limit` pending rows behind `after` in id order, and puts those that `takes` wants in a batch. The number
+    /// Reads up to `limit` pending rows, fewer if they are large, behind `after` in id order, and puts those that `takes` wants in a batch. The number
     /// is the last id that was looked at; `None` where there was no row behind `after`.
     ///
     /// # Errors
@@ -161,6 +164,9 @@ impl Store {
             last = Some(standing.id);
             if takes(&standing) {
                 batch.push(row)?;
+            }
+            if batch.text.len() >= LARGE {
+                break;
             }
         }
         Ok((batch, last))

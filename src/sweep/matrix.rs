@@ -1,6 +1,6 @@
 //! The matrix of a sweep. Pure: what each kill left goes in, rows and a verdict come out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
@@ -78,9 +78,18 @@ impl Found {
         self.duplicates + self.double_effects > 0
     }
 
-    /// Is anything wrong that a duplicate's removal does not mend?
-    fn is_wrong(&self) -> bool {
-        self.is_loss() || self.phantom_events + self.double_effects + self.undrained > 0
+    /// What is wrong that a duplicate's removal does not mend.
+    fn harms(&self) -> impl Iterator<Item = Harm> {
+        let harms = [
+            (self.orphan_rows, Harm::OrphanRow),
+            (self.phantom_events, Harm::PhantomEvent),
+            (self.lost_events, Harm::LostEvent),
+            (self.double_effects, Harm::DoubleEffect),
+            (self.lost_effects, Harm::LostEffect),
+            (self.lost_commits, Harm::LostCommit),
+            (self.undrained, Harm::UndrainedRow),
+        ];
+        harms.into_iter().filter(|(times, _)| *times > 0).map(|(_, harm)| harm)
     }
 }
 
@@ -146,17 +155,45 @@ pub fn head() -> String {
     format!("{:<24} {:<20} {:>5}  {:<18} {:<5} {}", "strategy", "killed at", "kills", "found", "lost", "duplicated")
 }
 
+/// What a kill can do that a duplicate's removal does not mend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Harm {
+    /// A committed loan whose event never reached the topic.
+    OrphanRow,
+    /// A published event whose loan was never committed.
+    PhantomEvent,
+    /// A row marked whose record is not there.
+    LostEvent,
+    /// An event that had an effect more than once.
+    DoubleEffect,
+    /// An event that had none.
+    LostEffect,
+    /// A commit that was answered, and is not there.
+    LostCommit,
+    /// A row that no restart sends.
+    UndrainedRow,
+}
+
 /// What a strategy is known to be: a judge that does not find the faults of the wrong ones is no judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nature {
     /// A kill must never do more than make a duplicate record.
     Sound,
-    /// Somewhere a kill must do harm.
-    Faulty,
+    /// Somewhere a kill must do this harm, and none may do another.
+    Faulty(Harm),
 }
 
-/// Judges a sweep: every passage killed at and proved, the controls clean, the sound strategies without harm, and the harm
-/// of the faulty ones found.
+impl Nature {
+    fn harm(self) -> Option<Harm> {
+        match self {
+            Self::Sound => None,
+            Self::Faulty(harm) => Some(harm),
+        }
+    }
+}
+
+/// Judges a sweep: every passage killed at and proved, the controls clean, the sound strategies without harm, and of each
+/// faulty one its own harm found.
 pub fn judge(rows: &[Row], natures: &[(&'static str, Nature)]) -> Verdict {
     let unproved = rows.iter().filter(|row| row.point.is_some()).map(|row| row.passages - row.kills.min(row.passages));
     let unproved: u32 = unproved.sum();
@@ -166,9 +203,11 @@ pub fn judge(rows: &[Row], natures: &[(&'static str, Nature)]) -> Verdict {
     let is_swept = |strategy: &str| rows.iter().any(|row| row.strategy == strategy && row.kills > 0);
     let not_swept: Vec<_> =
         natures.iter().map(|(strategy, _)| *strategy).filter(|strategy| !is_swept(strategy)).collect();
-    let has_faulty = natures.iter().any(|(_, nature)| *nature == Nature::Faulty);
-    let harm = |strategy: &str| rows.iter().any(|row| row.strategy == strategy && row.found.is_wrong());
-    let as_it_should = natures.iter().all(|(strategy, nature)| harm(strategy) == (*nature == Nature::Faulty))
+    let has_faulty = natures.iter().any(|(_, nature)| *nature != Nature::Sound);
+    let harms = |strategy: &str| -> BTreeSet<Harm> {
+        rows.iter().filter(|row| row.strategy == strategy).flat_map(|row| row.found.harms()).collect()
+    };
+    let as_it_should = natures.iter().all(|(strategy, nature)| harms(strategy).into_iter().eq(nature.harm()))
         && rows.iter().all(is_clean);
     if unproved > 0 {
         Verdict::Inconclusive { why: format!("{unproved} kills were not proved") }
@@ -186,13 +225,13 @@ pub fn judge(rows: &[Row], natures: &[(&'static str, Nature)]) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, Nature, Row, judge};
+    use super::{Found, Harm, Nature, Row, judge};
     use crate::crash::CrashPoint;
     use crate::event::{ID_HEADER, Loan, OutboxRow, Position, Record};
     use crate::reconcile::Reconciliation;
     use crate::verdict::Verdict;
 
-    const BOTH: &[(&str, Nature)] = &[("good", Nature::Sound), ("bad", Nature::Faulty)];
+    const BOTH: &[(&str, Nature)] = &[("good", Nature::Sound), ("bad", Nature::Faulty(Harm::LostEvent))];
 
     fn row(strategy: &'static str, point: CrashPoint, found: Found) -> Row {
         let mut row = Row::new(strategy, Some(point), 1);
@@ -231,6 +270,42 @@ mod tests {
     fn the_harm_of_a_faulty_strategy_that_is_not_found_refutes_the_sweep() {
         let rows = [row("good", CrashPoint::AfterAck, duplicate()), row("bad", CrashPoint::AfterMark, duplicate())];
         assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn another_harm_in_place_of_the_one_that_it_must_show_refutes_the_sweep() {
+        let others = [
+            Found { orphan_rows: 1, ..Found::default() },
+            Found { phantom_events: 1, ..Found::default() },
+            Found { double_effects: 1, ..Found::default() },
+            Found { lost_effects: 1, ..Found::default() },
+            Found { lost_commits: 1, ..Found::default() },
+            Found { undrained: 1, ..Found::default() },
+        ];
+        for other in others {
+            let rows = [row("good", CrashPoint::AfterAck, duplicate()), row("bad", CrashPoint::AfterMark, other)];
+            assert_eq!(judge(&rows, BOTH), Verdict::Refuted, "{other}");
+        }
+    }
+
+    #[test]
+    fn another_harm_beside_the_one_that_it_must_show_refutes_the_sweep() {
+        let stuck = Found { undrained: 1, ..Found::default() };
+        let good = row("good", CrashPoint::AfterAck, duplicate());
+        let rows = [good, row("bad", CrashPoint::AfterMark, lost()), row("bad", CrashPoint::BeforeMark, stuck)];
+        assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn each_faulty_strategy_has_a_harm_of_its_own() {
+        let rows = [
+            row("orphans", CrashPoint::BeforeSend, Found { orphan_rows: 1, ..Found::default() }),
+            row("doubles", CrashPoint::AfterEffect, Found { double_effects: 1, ..Found::default() }),
+        ];
+        let own = [("orphans", Nature::Faulty(Harm::OrphanRow)), ("doubles", Nature::Faulty(Harm::DoubleEffect))];
+        assert_eq!(judge(&rows, &own), Verdict::Confirmed);
+        let exchanged = [("orphans", Nature::Faulty(Harm::DoubleEffect)), ("doubles", Nature::Faulty(Harm::OrphanRow))];
+        assert_eq!(judge(&rows, &exchanged), Verdict::Refuted);
     }
 
     #[test]

@@ -151,15 +151,18 @@ fn a_kill_leaves_its_receipt() {
     assert_eq!((&receipt["point"], &receipt["nth"]), (&"before-mark".into(), &1.into()));
     assert_eq!(receipt["pid"], pid);
     assert_eq!(receipt["signal"], 9);
-    assert_eq!(receipt["in_flight"], "nothing");
+    assert_eq!(receipt["in_flight"], Value::Array(Vec::new()));
     for when in ["before", "after"] {
         let left = ["business_loan", "outbox", "published", "unpublished", "records"].map(|name| &receipt[when][name]);
         assert_eq!(left, [5, 5, 0, 5, 3], "{when} the kill");
     }
-    // Further receipts come behind those that are there.
+    // Further receipts come behind those that are there, and bear another run.
     stage.play("run shared-transaction").exits(0).prints("2 kills proved");
-    let points: Vec<_> = stage.receipts().iter().map(|receipt| receipt["point"].clone()).collect();
+    let receipts = stage.receipts();
+    let points: Vec<_> = receipts.iter().map(|receipt| &receipt["point"]).collect();
     assert_eq!(points, ["before-mark", "after-loan-row", "after-outbox-row"]);
+    assert_eq!(receipts[1]["run"], receipts[2]["run"]);
+    assert_ne!(receipts[0]["run"], receipts[1]["run"]);
 }
 
 #[test]

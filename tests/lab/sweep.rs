@@ -29,20 +29,27 @@ fn every_cell_of_the_matrix_is_what_the_golden_says() {
 #[test]
 fn every_kill_of_a_sweep_leaves_its_receipt() {
     let lab = Lab::new();
-    let (rows, total) =
-        swept(&lab.run("--json sweep --rows 2 --strategy confirm-then-mark --strategy mark-then-send").exits(0));
+    let strategies = ["write-then-send", "send-then-write", "confirm-then-mark", "mark-then-send"];
+    let asked: String = strategies.iter().map(|strategy| format!(" --strategy {strategy}")).collect();
+    let (rows, total) = swept(&lab.run(&format!("--json sweep --rows 2{asked}")).exits(0));
     assert_eq!(total["verdict"], "confirmed");
     let kills: u64 = rows.iter().map(|row| row["kills"].as_u64().unwrap()).sum();
-    assert_eq!(kills, 20, "two strategies, five points, two passages");
+    assert_eq!(kills, 30, "two strategies of five points and one passage, two of five points and two passages");
     let receipts = fs::read_to_string(lab.path(".lab/receipts.jsonl")).unwrap();
     let receipts: Vec<Value> = receipts.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(receipts.len() as u64, kills);
     for receipt in &receipts {
         assert_eq!(receipt["signal"], 9, "{receipt}");
         assert_eq!(receipt["before"], receipt["after"], "a kill changes nothing that was committed: {receipt}");
+        assert_eq!(receipt["run"], receipts[0]["run"], "{receipt}");
+        let in_flight: &[&str] = match (receipt["point"].as_str().unwrap(), receipt["trial"].as_str().unwrap()) {
+            ("sent", "write-then-send" | "send-then-write") => &["evt-2001"],
+            ("sent", _) if receipt["nth"] == 1 => &["evt-1001"],
+            ("sent", _) => &["evt-1002"],
+            _ => &[],
+        };
+        assert_eq!(receipt["in_flight"], serde_json::json!(in_flight), "{receipt}");
     }
-    let in_flight = receipts.iter().filter(|receipt| receipt["in_flight"] != "nothing").count();
-    assert_eq!(in_flight, 4, "at *sent*, each passage");
     assert_eq!(lab.ok("broker status"), "[broker] down\n", "the participant's own broker was not needed");
 }
 
@@ -60,6 +67,24 @@ fn a_sweep_that_does_not_find_the_losses_of_the_wrong_order_is_refuted() {
     let stage = Stage::new(&lab).with_lab(rights);
     let ended = stage.play("sweep --rows 1 --strategy confirm-then-mark --strategy mark-then-send");
     ended.exits(1).ends_in("10 kills proved of 10 passages: REFUTED");
+    stage.ends();
+}
+
+#[test]
+fn a_wrong_order_that_does_another_harm_than_its_own_refutes_the_sweep() {
+    let lab = Lab::new();
+    // A lab in which who is to send first commits first: an orphan row in place of the phantom event.
+    let exchanges = r#"
+        words=()
+        for word in "$@"; do
+          [ "$word" = --send-first ] || words+=("$word")
+        done
+        set -- "${words[@]}"
+    "#;
+    let stage = Stage::new(&lab).with_lab(exchanges);
+    let ended = stage.play("sweep --strategy send-then-write").exits(1);
+    assert!(ended.stdout.contains("1 orphan row"), "{ended:?}");
+    ended.ends_in("5 kills proved of 5 passages: REFUTED");
     stage.ends();
 }
 

@@ -1,0 +1,210 @@
+//! A worker's place, and one trial after the other in it: hold, kill, restart, drain, reconcile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+
+use super::Strategy::OutboxWrite;
+use super::matrix::{Found, Row};
+use super::{Rows, Strategy, Sweep};
+use crate::broker::{Cluster, InFlight, Publisher, Watch};
+use crate::crash::{CrashPoint, HoldAt};
+use crate::event::Incarnation;
+use crate::failure::{Exit, Failure};
+use crate::lab::Lab;
+use crate::output::hint;
+use crate::reconcile::Reconciliation;
+use crate::store::Store;
+use crate::trial::{Left, Receipt, fresh_folder, process};
+
+/// One kill to be made.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    /// The row of the matrix that it counts for.
+    pub row: usize,
+    pub strategy: Strategy,
+    pub at: HoldAt,
+}
+
+/// Where one worker plays: a lab directory of its own with a broker of its own, a database and a topic for each trial.
+pub(super) struct Bench<'a> {
+    sweep: &'a Sweep<'a>,
+    pub lab: Lab,
+    cluster: Cluster,
+    watch: Watch,
+    /// Of the records that a consumer finds; none before there was one.
+    publisher: Option<Publisher>,
+    trials: u32,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(sweep: &'a Sweep<'a>, nth: usize) -> Result<Self> {
+        let dir = fresh_folder(sweep.lab, &format!("sweep-{nth}"))?;
+        let topic = format!("outbox-lab.sweep-{nth}.{}", sweep.receipts.run());
+        let lab = Lab { db: dir.join("0.db"), dir, topic, ..sweep.lab.clone() };
+        process::at_work(&lab);
+        let cluster = Cluster::ensure(&lab)?;
+        let watch = Watch::connect(&lab, &cluster)?;
+        let bench = Self { sweep, lab, cluster, watch, publisher: None, trials: 0 };
+        sweep.strategies.iter().try_for_each(|strategy| bench.make_template(strategy.finds()))?;
+        Ok(bench)
+    }
+
+    /// One job; a kill that is not proved is told of, and missing from its row.
+    pub(super) fn work(&mut self, job: Job, rows: &Mutex<Vec<Row>>) -> Result<()> {
+        match self.kill(job).map_err(Failure::from) {
+            Ok(found) => rows.lock().unwrap_or_else(PoisonError::into_inner)[job.row].add_kill(&found),
+            Err(failure) if failure.exit == Exit::Inconclusive => {
+                hint(&format!("{} at {}: {failure}", job.strategy.name(), job.at));
+            }
+            Err(failure) => return Err(failure.into()),
+        }
+        Ok(())
+    }
+
+    /// Runs a strategy without a kill: what is left must be clean, and the points that it passed are counted.
+    pub(super) fn calibrate(&mut self, strategy: Strategy) -> Result<(Row, Vec<(CrashPoint, u32)>)> {
+        let lab = self.trial(strategy)?;
+        let line = format!("{} --trace", strategy.command(self.sweep.rows));
+        let ended = process::run(&lab, &line)?;
+        ended.expect(&line, Exit::Done)?;
+        let mut points = Vec::new();
+        for said in &ended.said {
+            if let Some((point, times)) = said.strip_prefix("outbox-lab: passed ").and_then(|rest| rest.split_once(' '))
+            {
+                let at = HoldAt::from_str(point).map_err(|reason| anyhow::anyhow!(reason))?;
+                points.push((at.point, times.parse().context("a count of passages")?));
+            }
+        }
+        self.drain(strategy, &lab)?;
+        let mut control = Row::new(strategy.name(), None, 0);
+        control.found = self.look(strategy, &mut Store::open(&lab.db)?, &lab)?;
+        Ok((control, points))
+    }
+
+    /// One trial: hold, kill, restart, drain, reconcile.
+    fn kill(&mut self, job: Job) -> Result<Found> {
+        let lab = self.trial(job.strategy)?;
+        // Open from first to last: whoever closes a database last folds its -wal in, which takes longer than the trial.
+        let mut store = Store::open(&lab.db)?;
+        let line = format!("{} --hold-at {}", job.strategy.command(self.sweep.rows), job.at);
+        let held = process::hold(&lab, &line)?;
+        let in_flight = if job.at.point == CrashPoint::Sent { self.arrived(&lab, job.at.nth)? } else { Vec::new() };
+        let before = self.left(&store, &lab)?;
+        let at = held.at()?;
+        // What it said was committed, it has to have committed.
+        let answered = held.printed().iter().filter(|line| line.contains(" committed")).count() as u64;
+        let (pid, signal) = held.kill()?;
+        let after = self.left(&store, &lab)?;
+        let trial = job.strategy.name().to_owned();
+        self.sweep.receipts.add(&Receipt { trial, at, pid, signal, in_flight, before, after })?;
+        let restart = job.strategy.restarted_by(self.sweep.rows);
+        process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
+        let mut found = self.look(job.strategy, &mut store, &lab)?;
+        found.lost_commits = answered.saturating_sub(after.counts.business_loan);
+        remove_database(&lab.db);
+        Ok(found)
+    }
+
+    /// Waits for the record of a process that is held at its nth *sent*, and says of which event it is: handed to the client is
+    /// not sent. Those before it were acknowledged.
+    fn arrived(&self, lab: &Lab, nth: u32) -> Result<Vec<String>> {
+        process::wait_for("the record of a held process", || Ok(self.watch.end(&lab.topic)? >= i64::from(nth)))?;
+        let records = self.watch.read(&lab.topic)?;
+        let ids = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned));
+        Ok(ids.skip(nth as usize - 1).collect())
+    }
+
+    /// What drains after a run without a kill.
+    fn drain(&self, strategy: Strategy, lab: &Lab) -> Result<()> {
+        if strategy == OutboxWrite {
+            let line = strategy.restarted_by(self.sweep.rows);
+            process::run(lab, &line)?.expect(&line, Exit::Done)?;
+        }
+        Ok(())
+    }
+
+    /// A database and a topic that no other trial sees, as the strategy finds them.
+    fn trial(&mut self, strategy: Strategy) -> Result<Lab> {
+        let nth = self.trials;
+        self.trials += 1;
+        let lab = Lab {
+            db: self.lab.dir.join(format!("{nth}.db")),
+            topic: format!("{}.{nth}", self.lab.topic),
+            ..self.lab.clone()
+        };
+        fs::copy(self.template(strategy.finds()), &lab.db)?;
+        // Before anybody asks for its end: the embedded broker would make it with four partitions.
+        let topic = self.cluster.ensure_topic(&lab)?;
+        if strategy.finds() == Rows::Published {
+            self.publish(&lab, topic)?;
+        }
+        Ok(lab)
+    }
+
+    /// Sends what the template has marked.
+    fn publish(&mut self, lab: &Lab, topic: Incarnation) -> Result<()> {
+        let publisher = match self.publisher.take() {
+            Some(publisher) => publisher.turned_to(topic)?,
+            None => Publisher::connect(lab, None, false)?,
+        };
+        let (_, rows) = Store::open(&lab.db)?.snapshot()?;
+        let sent: Vec<_> = rows.iter().map(|row| publisher.send(&row.event, &row.event.event_id)).collect();
+        for sent in sent {
+            sent.and_then(InFlight::acknowledged).map_err(|error| {
+                Failure::inconclusive(format!("a trial could not be prepared: {error:?}"), "sweep again")
+            })?;
+        }
+        self.publisher = Some(publisher);
+        Ok(())
+    }
+
+    fn template(&self, rows: Rows) -> PathBuf {
+        self.lab.dir.join(format!("{rows:?}.template"))
+    }
+
+    /// A database that is copied for each trial. Whoever closed it last has left everything in the file itself.
+    fn make_template(&self, rows: Rows) -> Result<()> {
+        let path = self.template(rows);
+        if path.exists() {
+            return Ok(());
+        }
+        if rows == Rows::None {
+            return Store::make(&path).map(drop);
+        }
+        let line = format!("write {}", self.sweep.rows);
+        process::run(&Lab { db: path.clone(), ..self.lab.clone() }, &line)?.expect(&line, Exit::Done)?;
+        if rows == Rows::Published {
+            let store = Store::open(&path)?;
+            for row in store.pending(i64::MIN, self.sweep.rows)? {
+                store.mark(row.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn left(&self, store: &Store, lab: &Lab) -> Result<Left> {
+        let records = Some(self.watch.end(&lab.topic)?.unsigned_abs());
+        Ok(Left { counts: store.counts()?, effects: store.effect_count()?, records })
+    }
+
+    /// Database against topic, and effects against both.
+    fn look(&self, strategy: Strategy, store: &mut Store, lab: &Lab) -> Result<Found> {
+        let (loans, outbox) = store.snapshot()?;
+        let records = self.watch.read(&lab.topic)?;
+        let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
+        let effects = if strategy.finds() == Rows::Published { Some(store.effects()?) } else { None };
+        Ok(Found::of(&Reconciliation::of(&loans, &outbox, &records), &ids, effects.as_deref()))
+    }
+}
+
+fn remove_database(db: &Path) {
+    for suffix in ["", "-wal", "-shm", ".alive.lock"] {
+        let mut name = db.as_os_str().to_owned();
+        name.push(suffix);
+        let _ = fs::remove_file(PathBuf::from(name));
+    }
+}
