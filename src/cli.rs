@@ -102,7 +102,8 @@ pub struct HoldArgs {
     /// unknown POINT lists them all
     #[arg(long, value_name = "POINT[@NTH]")]
     pub hold_at: Vec<HoldAt>,
-    /// Say at the end how often each crash point was passed, and how long a relay took, on standard error
+    /// Say at each hold and at the end how often each crash point was passed, and at the end how long a relay took, on
+    /// standard error
     #[arg(long)]
     pub trace: bool,
 }

@@ -261,6 +261,7 @@ impl<'a> Holds<'a> {
         let Some(hold) = self.wanted.iter_mut().find(|hold| hold.at == here) else { return Ok(()) };
         hold.reached = true;
         let book = book.filter(|_| hold.in_book);
+        self.tell_passages();
         forget_early_signals()?;
         let pid = std::process::id();
         // The hint first: whoever waits for the HOLD line may kill as soon as it is there.
@@ -276,9 +277,7 @@ impl<'a> Holds<'a> {
     /// How a command that has come to its end exits: a hold that was asked for and never reached is
     /// inconclusive, since whoever asked for it wanted to kill there.
     pub fn settle(&self, exit: Exit) -> Exit {
-        for (point, times) in self.passages.iter().filter(|_| self.trace) {
-            hint(&format!("passed {point} {times}"));
-        }
+        self.tell_passages();
         let mut exit = exit;
         for hold in self.wanted.iter().filter(|hold| !hold.reached) {
             let times = self.passages.iter().find(|(point, _)| *point == hold.at.point).map_or(0, |(_, times)| *times);
@@ -294,6 +293,12 @@ impl<'a> Holds<'a> {
             }
         }
         exit
+    }
+
+    fn tell_passages(&self) {
+        for (point, times) in self.passages.iter().filter(|_| self.trace) {
+            hint(&format!("passed {point} {times}"));
+        }
     }
 
     fn pass(&mut self, point: CrashPoint) -> HoldAt {

@@ -40,6 +40,7 @@ experiments! {
     poison_row,
     slow_broker,
     purge_under_kill,
+    relay_crash,
 }
 
 /// A claim of the book's, made to prove itself.

@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use super::freeze;
 use super::patience::deadline;
 pub use super::patience::wait_for;
-use crate::crash::HoldAt;
+use crate::crash::{CrashPoint, HoldAt};
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 
@@ -125,6 +125,11 @@ impl Ended {
         self.said.iter().any(|line| line.contains(text))
     }
 
+    /// How often it passed each crash point, in the order in which it came to them first, as it told with `--trace`.
+    pub fn passages(&self) -> Vec<HoldAt> {
+        passages(self.said.iter())
+    }
+
     /// Did it end with this exit code?
     pub fn exited(&self, exit: Exit) -> bool {
         self.status.code() == Some(exit as i32)
@@ -180,6 +185,11 @@ impl Held {
     /// It names no crash point.
     pub fn at(&self) -> Result<HoldAt> {
         self.at.parse().map_err(|reason| anyhow::anyhow!("a hold that cannot be read: {reason}"))
+    }
+
+    /// How often it has passed a crash point until now, this passage among them, as it told with `--trace`.
+    pub fn passed(&self, point: CrashPoint) -> u32 {
+        passages(self.unheard.iter()).iter().find(|passed| passed.point == point).map_or(0, |passed| passed.nth)
     }
 
     /// Waits for a line of its standard error that contains this. Words are waited for in the order in which they are said.
@@ -365,6 +375,12 @@ fn kill_group(pid: u32) {
     if let Ok(pid) = i32::try_from(pid) {
         let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
     }
+}
+
+/// What lines tell of how often crash points were passed.
+fn passages<'a>(said: impl Iterator<Item = &'a String>) -> Vec<HoldAt> {
+    let passed = said.filter_map(|line| line.strip_prefix("outbox-lab: passed "));
+    passed.filter_map(|told| told.replace(' ', "@").parse().ok()).collect()
 }
 
 /// The holds that a command line asks for, as the process will name them.

@@ -30,10 +30,18 @@ impl Trial<'_> {
     /// # Errors
     /// The database cannot be read.
     pub fn pending(&self) -> Result<String> {
+        Ok(listed(self.pending_ids()?))
+    }
+
+    /// As [`Trial::pending`], one by one.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn pending_ids(&self) -> Result<Vec<String>> {
         let mut store = self.store()?;
         let dead: Vec<i64> = store.dead()?.iter().map(|row| row.outbox_id).collect();
         let waits = |row: &OutboxRow| !row.published && !dead.contains(&row.id);
-        Ok(listed(store.snapshot()?.1.into_iter().filter(waits).map(|row| row.event.event_id)))
+        Ok(store.snapshot()?.1.into_iter().filter(waits).map(|row| row.event.event_id).collect())
     }
 
     /// The event ids of the rows parked as dead.

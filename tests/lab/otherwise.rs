@@ -121,6 +121,18 @@ const OTHERWISE: &[Otherwise] = &[
         "pending: none (predicted evt-3502, evt-3503)",
     ),
     ("slow-broker", MARKS_FIRST, "pending, the broker back: none (predicted evt-1002)"),
+    (
+        "relay-crash",
+        // What is pending is taken for published when the relay is started again.
+        r#"case $* in *relay-1) sqlite3 "$OUTBOX_LAB_DB" "UPDATE outbox SET published = 1" ;; esac"#,
+        "lost events: evt-1001, evt-1002, evt-1003, evt-1004 (after-claim), ",
+    ),
+    (
+        "relay-crash",
+        // A stranger that knows of no leases.
+        r#"case $* in *relay-2) exec "$real" publish 4 ;; esac"#,
+        "relay-2 leaves the four rows to the dead relay: false (predicted true)",
+    ),
 ];
 
 /// As [`OTHERWISE`], where a real Kafka has to show it.
