@@ -34,6 +34,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 const WRITE: &str = "write 4";
 const RELAY: &str = "relay --batch 2 --owner relay-1";
+const BATCH: u64 = 2;
 
 /// How often the relay passes each crash point.
 const PASSAGES: &str = "after-claim, after-fetch@2, before-send@4, sent@2, after-ack@2, before-mark@2, after-mark@2";
@@ -113,16 +114,18 @@ fn kill_at(trial: &mut Trial, at: HoldAt) -> Result<Died> {
     kill(trial, held)
 }
 
-/// Kills a relay that is held, when all that it has handed over has arrived.
+/// Kills a relay that is held, when all that it has handed over has arrived. While one of its threads is held the other comes
+/// to its next crash point, and may mark a batch on the way; that is waited for, too.
 fn kill(trial: &mut Trial, held: Held) -> Result<Died> {
     let at = held.at()?;
-    let handed_over = held.passed(CrashPoint::BeforeSend) - u32::from(at.point == CrashPoint::BeforeSend);
-    trial.await_records(handed_over as usize)?;
+    let gone_beyond = |point| u64::from(held.passed(point) - u32::from(at.point == point));
+    trial.await_records(usize::try_from(gone_beyond(CrashPoint::BeforeSend))?)?;
+    trial.await_published(BATCH * gone_beyond(CrashPoint::BeforeMark))?;
     let pending = trial.pending_ids()?;
     let sent = trial.records()?;
     let sent: BTreeSet<&str> = sent.iter().filter_map(Record::event_id).collect();
     let in_flight: BTreeSet<String> = pending.into_iter().filter(|event_id| sent.contains(event_id.as_str())).collect();
-    trial.kill(held, &listed(&in_flight))?;
+    trial.kill(held, &in_flight.iter().map(String::as_str).collect::<Vec<_>>())?;
     Ok(Died { at, in_flight })
 }
 

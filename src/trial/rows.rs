@@ -78,6 +78,15 @@ impl Trial<'_> {
         self.store()?.delete_by_age()
     }
 
+    /// Waits until so many rows are marked.
+    ///
+    /// # Errors
+    /// Inconclusive: it does not come to that in time. Or the database cannot be read.
+    pub fn await_published(&self, rows: u64) -> Result<()> {
+        let store = self.store()?;
+        process::wait_for(&format!("{rows} rows marked"), || Ok(store.counts()?.published >= rows))
+    }
+
     /// Waits until every row that was rejected may be tried again, by the time that relays go by.
     ///
     /// # Errors
