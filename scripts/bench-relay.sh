@@ -3,7 +3,7 @@
 # and its raw times. Times run from the first acknowledgement to the last mark; ratios are of one run, interleaved, the median
 # of several rounds. On the embedded broker, or on a real Kafka where KAFKA_BOOTSTRAP is set.
 #
-#   scripts/bench-relay.sh [ROUNDS]      3 unless given; ROWS=200000
+#   scripts/bench-relay.sh [ROUNDS]      3 unless given; ROWS=200000 unless set. scripts/bench.sh runs it, too
 set -euo pipefail
 
 rounds=${1:-3}

@@ -74,3 +74,6 @@ printf '%-34s %8d /s   target: at least %s\n' "proved kills of the sweep$where" 
 sweep --bare 100
 printf '%-34s %8d /s\n' "a bare loop of spawn, ack, kill" "$rate"
 printf '%-34s %7d %%\n' "the sweep against the bare loop" "$((100 * kills / rate))"
+
+# What the relay does, beside the book's publish and what the machine can do.
+"$root/scripts/bench-relay.sh" $(((runs + 3) / 4))
