@@ -7,7 +7,7 @@ mod receipt;
 
 use std::fmt::Display;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -344,17 +344,31 @@ const MARK: &str = "made-by-outbox-lab";
 /// Something is there that the lab did not make; or the lab directory cannot be written.
 pub fn fresh_folder(lab: &Lab, name: &str) -> Result<PathBuf> {
     let dir = lab.dir.join("trials").join(name);
-    if fs::symlink_metadata(&dir).is_ok() {
-        if !dir.join(MARK).is_file() {
-            return Err(Failure::failed(
-                format!("{} is there, and the lab did not make it: nothing was deleted", dir.display()),
-                "move it away, or take another --dir",
-            ));
-        }
-        embedded::end_leftover(&Lab { dir: dir.clone(), ..lab.clone() })?;
-        fs::remove_dir_all(&dir)?;
+    let is_own =
+        |dir: &Path| dir.join(MARK).is_file() || fs::read_dir(dir).is_ok_and(|mut found| found.next().is_none());
+    let found = fs::symlink_metadata(&dir);
+    if found.as_ref().is_ok_and(|found| !found.is_dir() || !is_own(&dir)) {
+        return Err(Failure::failed(
+            format!("{} is there, and the lab did not make it: nothing was deleted", dir.display()),
+            "move it away, or take another --dir",
+        ));
     }
     fs::create_dir_all(&dir)?;
+    // The first to come, and it does not go: a run that is ended here leaves nothing that the next one would not know.
     fs::write(dir.join(MARK), "")?;
+    if found.is_ok() {
+        embedded::end_leftover(&Lab { dir: dir.clone(), ..lab.clone() })?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_name() == MARK {
+                continue;
+            }
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?;
+            } else {
+                fs::remove_file(entry.path())?;
+            }
+        }
+    }
     Ok(dir)
 }

@@ -440,6 +440,11 @@ fn a_folder_that_the_lab_did_not_make_is_not_emptied() {
     assert_eq!(fs::read_to_string(&notes).unwrap(), "mine\n");
     fs::remove_dir_all(notes.parent().unwrap()).unwrap();
     lab.ok("run unique-event-id");
-    // What an earlier run left there is its own, and goes.
+    // What an earlier run left there is its own, and goes: all of it, or as little as a run leaves that is killed at its start.
+    fs::write(&notes, "theirs\n").unwrap();
+    lab.ok("run unique-event-id");
+    assert!(!notes.exists());
+    fs::remove_dir_all(notes.parent().unwrap()).unwrap();
+    fs::create_dir(notes.parent().unwrap()).unwrap();
     lab.ok("run unique-event-id");
 }

@@ -132,7 +132,9 @@ impl<'a> Stage<'a> {
     /// The processes of this stage: command lines with its lab or its temporary folder in them.
     pub fn processes(&self) -> Vec<String> {
         let all = Command::new("ps").args(["-axww", "-o", "pid=,stat=,command="]).output().unwrap().stdout;
-        let own = [self.lab.path("bin/"), self.lab.path("a tmp/")].map(|folder| folder.display().to_string());
+        let own = ["bin/", "a tmp/", ".lab/trials/"]
+            .map(|folder| self.lab.path(folder))
+            .map(|folder| folder.display().to_string());
         let is_own = |line: &&str| own.iter().any(|folder| line.contains(folder));
         String::from_utf8_lossy(&all).lines().filter(is_own).map(str::to_owned).collect()
     }

@@ -1,7 +1,10 @@
 //! The sweep: every cell of the matrix is what the golden says, and a sweep that cannot see is no sweep.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::scripts::{Stage, dead_before_it_says};
@@ -136,6 +139,22 @@ fn a_kill_that_misses_makes_a_sweep_inconclusive() {
 }
 
 #[test]
+fn a_signal_at_any_moment_of_its_beginning_leaves_no_process() {
+    let lab = Lab::new();
+    let stage = Stage::new(&lab);
+    for delay in (0..80).step_by(4) {
+        let sweep = Held::start("sweep", stage.lab_command("sweep"));
+        // The moment is what is varied: none is waited for.
+        thread::sleep(Duration::from_millis(delay));
+        sweep.signal(Signal::SIGINT);
+        let ended = sweep.end();
+        // Before it listens it dies of the signal itself.
+        assert!(matches!(ended.code, Some(130) | None), "after {delay} ms: {ended:#?}");
+        stage.ends();
+    }
+}
+
+#[test]
 fn an_unknown_strategy_lists_the_known_ones() {
     let lab = Lab::new();
     let ended = lab.run("sweep --strategy luck").exits(2);
@@ -160,7 +179,7 @@ fn a_second_run_in_one_lab_directory_says_that_there_is_a_first() {
     crate::support::wait_for("the first run", || lab.path("waits").exists().then_some(()));
     lab.run("sweep").exits(4).says(&format!("another run is at play in the lab directory .lab: pid {}", first.pid()));
     lab.run("run unique-event-id").exits(4).says("another run is at play");
-    first.signal(nix::sys::signal::Signal::SIGINT);
+    first.signal(Signal::SIGINT);
     assert_eq!(first.end().code, Some(130));
     stage.ends();
 }
