@@ -3,6 +3,8 @@
 
 mod client;
 pub mod embedded;
+mod limit;
+mod pipeline;
 mod read;
 mod serve;
 mod topic;
@@ -20,11 +22,14 @@ use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use self::client::{Delivery, Parting, Reports, client_config, create, no_answer, reason};
 pub use self::client::{OnWire, check_properties};
 use self::embedded::Embedded;
+pub use self::limit::send_from_memory;
+use self::pipeline::is_rejection;
+pub use self::pipeline::{Handed, Outcome, Pipeline, send_timeout};
 pub use self::read::{Ending, Reader};
 pub use self::serve::serve;
 pub use self::topic::delete_made;
 pub use self::watch::Watch;
-use crate::event::{Event, ID_HEADER, Incarnation, Position};
+use crate::event::{Event, ID_HEADER, Incarnation, Outgoing, Position};
 use crate::failure::Failure;
 use crate::lab::Lab;
 
@@ -131,6 +136,8 @@ impl Cluster {
 /// Why an event has no acknowledgement.
 #[derive(Debug)]
 pub enum SendError {
+    /// It is certain that the record is not in the topic, and the fault is the record's own: it will never be taken.
+    Rejected(String),
     /// It is certain that the record is not in the topic.
     Refused(String),
     /// Nothing is certain: the record may be in the topic, or arrive yet.
@@ -228,20 +235,31 @@ impl Publisher {
     /// # Errors
     /// The client does not take it.
     pub fn send(&self, event: &Event, key: &str) -> Result<InFlight<'_>, SendError> {
+        self.send_record(&event.outgoing(&self.topic, key))
+    }
+
+    /// Hands a record to the client.
+    ///
+    /// # Errors
+    /// The client does not take it.
+    pub fn send_record(&self, record: &Outgoing) -> Result<InFlight<'_>, SendError> {
         let (ack, outcome) = sync_channel(1);
-        let id = Header { key: ID_HEADER, value: Some(&event.event_id) };
-        let record = BaseRecord::with_opaque_to(&self.topic, Box::new(ack))
-            .key(key)
-            .payload(&event.payload)
+        let id = Header { key: ID_HEADER, value: Some(record.event_id) };
+        let mut message = BaseRecord::<str, str, _>::with_opaque_to(record.topic, Box::new(ack))
+            .key(record.key)
             .headers(OwnedHeaders::new().insert(id));
+        message.payload = record.payload;
         // Before the client has it: from then on its threads may send it.
         let handed = &self.producer.client().context().handed;
         handed.fetch_add(1, Ordering::SeqCst);
-        match self.producer.send(record) {
+        match self.producer.send(message) {
             Ok(()) => Ok(InFlight { publisher: self, outcome }),
             Err((error, _)) => {
                 handed.fetch_sub(1, Ordering::SeqCst);
-                Err(SendError::Refused(self.why(&error)))
+                Err(match is_rejection(&error) {
+                    true => SendError::Rejected(reason(&error)),
+                    false => SendError::Refused(self.why(&error)),
+                })
             }
         }
     }
@@ -266,30 +284,18 @@ impl InFlight<'_> {
     pub fn acknowledged(self) -> Result<Position, SendError> {
         match self.outcome.recv_timeout(SEND_TIMEOUT) {
             Ok(Ok(position)) => Ok(position),
-            Ok(Err(error)) if !in_doubt(&error) => Err(SendError::Refused(self.publisher.why(&error))),
+            Ok(Err(error)) if is_rejection(&error) => Err(SendError::Rejected(reason(&error))),
+            Ok(Err(error)) if is_refusal(&error) => Err(SendError::Refused(self.publisher.why(&error))),
             Ok(Err(error)) => Err(SendError::InDoubt(self.publisher.why(&error))),
             Err(_) => Err(SendError::InDoubt("no acknowledgement within 10 s".to_owned())),
         }
     }
 }
 
-/// Can the record have arrived although the client reports an error? Only an answer of the broker, or a
-/// refusal in the client's own memory, is certain.
-fn in_doubt(error: &KafkaError) -> bool {
+/// Is it certain that the record is not in the topic, though it may be taken another time? Only an answer of the broker, or
+/// a refusal in the client's own memory, is certain.
+fn is_refusal(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
-    let certain = [
-        Code::MessageSizeTooLarge,
-        Code::InvalidMessage,
-        Code::InvalidRecord,
-        Code::UnknownTopic,
-        Code::UnknownPartition,
-        Code::UnknownTopicOrPartition,
-        Code::TopicAuthorizationFailed,
-        Code::ClusterAuthorizationFailed,
-        Code::Authentication,
-        Code::PolicyViolation,
-        Code::InvalidTopic,
-        Code::QueueFull,
-    ];
-    !error.rdkafka_error_code().is_some_and(|code| certain.contains(&code))
+    let refusals = [Code::ClusterAuthorizationFailed, Code::Authentication, Code::QueueFull];
+    error.rdkafka_error_code().is_some_and(|code| refusals.contains(&code))
 }

@@ -1,13 +1,21 @@
 //! The command line: declared here, and nothing else done.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
 
 use crate::crash::HoldAt;
-use crate::lab::Lab;
+use crate::event::Key;
+use crate::lab::{Lab, is_topic_name};
+use crate::metrics;
 use crate::reconcile::Tally;
+use crate::relay::{Envelope, OnPoison};
+use crate::shard::Shard;
 use crate::sweep::Strategy;
+use crate::trial::patience::PATIENCE;
 
 /// What a clap help ends with.
 const AFTER_HELP: &str = "\
@@ -43,6 +51,7 @@ pub struct Cli {
 const OWN_PROPERTIES: &[&str] = &[
     "acks",
     "request.required.acks",
+    "delivery.report.only.error",
     "partitioner",
     "group.id",
     "enable.auto.commit",
@@ -93,9 +102,18 @@ pub struct HoldArgs {
     /// unknown POINT lists them all
     #[arg(long, value_name = "POINT[@NTH]")]
     pub hold_at: Vec<HoldAt>,
-    /// Say at the end how often each crash point was passed, on standard error
+    /// Say at each hold and at the end how often each crash point was passed, and at the end how long a relay took, on
+    /// standard error
     #[arg(long)]
     pub trace: bool,
+}
+
+/// How long to wait.
+#[derive(Args)]
+pub struct Waiting {
+    /// Seconds that anything in a trial may take before it is inconclusive, 1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub patience: u32,
 }
 
 /// How many.
@@ -107,6 +125,50 @@ pub struct Amount {
     /// Where to hold.
     #[command(flatten)]
     pub holds: HoldArgs,
+}
+
+/// How a relay is to work.
+#[derive(Args)]
+pub struct RelayArgs {
+    /// Where to hold.
+    #[command(flatten)]
+    pub holds: HoldArgs,
+    /// Go on for ever: wait for new rows, until SIGTERM or Ctrl-C
+    #[arg(long, conflicts_with = "once")]
+    pub follow: bool,
+    /// End when nothing is pending that could be sent now (the default)
+    #[arg(long)]
+    pub once: bool,
+    /// Rows that are read, sent and marked together, 1 to 100000
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub batch: u32,
+    /// What the records are keyed by
+    #[arg(long, value_name = "KEY", default_value = "event")]
+    pub key: Key,
+    /// What a record looks like, and where it goes
+    #[arg(long, value_name = "ENVELOPE", default_value = "book")]
+    pub envelope: Envelope,
+    /// How long a lease lasts from each renewal, and so for how long at the most a killed relay delays its rows
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub lease: Duration,
+    /// A name for this relay; one that is started again under its name takes over at once from the one that died
+    #[arg(long, value_name = "NAME", value_parser = owner)]
+    pub owner: Option<String>,
+    /// Only the Ith of N parts of the aggregates
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Rejections after which a row is parked as dead
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub max_attempts: u32,
+    /// What a dead row means for the later rows of its aggregate
+    #[arg(long, value_name = "WHAT", default_value = "hold-key")]
+    pub on_poison: OnPoison,
+    /// Serve counters and gauges for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    pub metrics: Option<SocketAddr>,
+    /// Also where others than this machine can reach it
+    #[arg(long, requires = "metrics")]
+    pub metrics_anywhere: bool,
 }
 
 /// The commands.
@@ -165,6 +227,8 @@ pub enum Command {
     },
     /// publish with all marks put off, held after the acknowledgements and before the marks
     PublishHold(Amount),
+    /// A relay fit for production: batches, leases, poison rows, outages
+    Relay(RelayArgs),
     /// The four counts, from the database alone
     Verify(HoldArgs),
     /// The whole topic as key,payload lines, partition by partition in offset order
@@ -187,6 +251,44 @@ pub enum Command {
         #[arg(long, value_name = "B/O/R/E")]
         expect: Option<Tally>,
     },
+    /// What to watch of the outbox: how long its oldest pending row has waited, then pending, dead and published rows,
+    /// attempts, leases
+    Stats(StatsArgs),
+    /// Delete the published rows that were written longer ago than that, in small transactions; never a pending or dead one
+    Purge {
+        /// Where to hold.
+        #[command(flatten)]
+        holds: HoldArgs,
+        /// How long ago, as in 7d
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        older_than: Duration,
+    },
+    /// The rows that a relay has given up
+    #[command(subcommand, subcommand_required = true)]
+    Dead(Dead),
+    /// N outbox rows at once, for measurements: one transaction, whatever N is
+    #[command(hide = true)]
+    Fill {
+        /// How many outbox rows, each of an event of its own: 1 to 10000000
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        n: u32,
+        /// Over so many loans, in turn [default: N]
+        #[arg(long, value_name = "A", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        aggregates: Option<u32>,
+        /// As published already
+        #[arg(long)]
+        published: bool,
+    },
+    /// What a relay cannot beat on this machine, for measurements
+    #[command(hide = true)]
+    Measure {
+        /// What
+        #[arg(value_name = "WHAT")]
+        what: Measured,
+        /// What the records are keyed by
+        #[arg(long, value_name = "KEY", default_value = "event")]
+        key: Key,
+    },
     /// Every experiment, with its question
     List,
     /// An experiment: its question, the book's claim, the steps, what to predict, the lesson
@@ -200,6 +302,9 @@ pub enum Command {
         /// Which; all, if none is named
         #[arg(value_name = "NAME")]
         names: Vec<String>,
+        /// How long to wait.
+        #[command(flatten)]
+        waiting: Waiting,
     },
     /// Kill every strategy at every passage of every crash point that it has, and print what each kill left
     Sweep {
@@ -209,6 +314,9 @@ pub enum Command {
         /// Rows that each strategy works on, 1 to 1000
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         rows: u32,
+        /// How long to wait.
+        #[command(flatten)]
+        waiting: Waiting,
         /// Only so many kills of a bare loop, for scripts/bench.sh to measure the sweep against
         #[arg(long, hide = true)]
         bare: Option<u32>,
@@ -221,13 +329,51 @@ pub enum Command {
     Clean,
 }
 
-/// What the records of the topic are keyed by. Records of one key lie in one partition, in the order of their sending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Key {
-    /// The event id, as in the book
-    Event,
-    /// The aggregate id, so that a loan's events stay together
-    Aggregate,
+/// What a relay cannot beat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measured {
+    /// The records of the pending rows, sent from memory, with no database
+    Sends,
+    /// The marks of the pending rows, in transactions of 5000, with no broker
+    Marks,
+    /// The relay's query for the next 100 pending rows
+    Polls,
+    /// Records of a topic of one partition, by its high watermark
+    Ends,
+}
+
+/// How the outbox is watched.
+#[derive(Args)]
+pub struct StatsArgs {
+    /// Again every second, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
+    /// In Prometheus's text exposition format
+    #[arg(long, conflicts_with_all = ["watch", "json"])]
+    pub prometheus: bool,
+    /// Exit with 1 when the oldest pending row has waited longer, as in 30s
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub max_age: Option<Duration>,
+}
+
+/// What to do about the dead rows.
+#[derive(Subcommand)]
+pub enum Dead {
+    /// Each with its attempts and its last error
+    List,
+    /// Pending again, as if it had never been tried
+    Requeue(EventIds),
+    /// Delete it: nobody will ever send its event
+    Drop(EventIds),
+}
+
+/// Some events.
+#[derive(Args)]
+pub struct EventIds {
+    /// Which; `dead list` names them
+    #[arg(value_name = "EVENT_ID", required = true)]
+    pub event_ids: Vec<String>,
 }
 
 /// The embedded broker's own commands.
@@ -248,12 +394,23 @@ pub enum Broker {
     },
 }
 
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "write a number and its unit, as in 500ms, 30s, 15m or 7d".to_owned())
+}
+
 fn topic(name: &str) -> Result<String, String> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if (1..=249).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".." {
+    if is_topic_name(name) {
         return Ok(name.to_owned());
     }
     Err("a topic name is 1 to 249 letters, digits, dots, underscores and dashes, and neither . nor ..".to_owned())
+}
+
+fn owner(name: &str) -> Result<String, String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if (1..=64).contains(&name.len()) && name.chars().all(legal) {
+        return Ok(name.to_owned());
+    }
+    Err("a name is 1 to 64 letters, digits, dots, underscores and dashes".to_owned())
 }
 
 fn servers(list: &str) -> Result<String, String> {

@@ -4,15 +4,21 @@ mod apply;
 mod broker;
 mod clean;
 mod consume;
+mod dead;
+mod fill;
 mod give_back;
 mod list;
+mod measure;
 mod naive;
 mod play;
 mod provenance;
 mod publish;
+mod purge;
 mod reconcile;
+mod relay;
 mod reset;
 mod rollback;
+mod stats;
 mod sweep;
 mod verify;
 mod write;
@@ -20,13 +26,15 @@ mod write;
 use anyhow::Result;
 
 use crate::broker::check_properties;
-use crate::cli::{Cli, Command, HoldArgs, Key};
+use crate::cli::{Cli, Command, HoldArgs};
 use crate::crash::{CrashPoint, Holds};
+use crate::event::Key;
 use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::Output;
 use crate::relay::Marking;
 use crate::store::in_words;
+use crate::trial::patience::be_patient;
 
 /// Runs the command that was typed.
 ///
@@ -77,16 +85,30 @@ fn dispatch(command: &Command, lab: &Lab, out: &Output) -> Result<Exit> {
         Command::PublishHold(amount) => held("publish-hold", &amount.holds, before_marks, out, |holds| {
             publish::run(lab, amount.n, Marking::AfterAllAcks, Key::Event, holds, out)
         }),
+        Command::Relay(args) => held("relay", &args.holds, None, out, |holds| relay::run(lab, args, holds, out)),
         Command::Verify(args) => held("verify", args, None, out, |holds| verify::run(lab, holds, out)),
         Command::Apply { holds: args, inbox, commit_first } => {
             held("apply", args, None, out, |holds| apply::run(lab, *inbox, *commit_first, holds, out))
         }
         Command::Consume => consume::run(lab, out),
         Command::Reconcile { expect } => reconcile::run(lab, *expect, out),
+        Command::Stats(args) => stats::run(lab, args, out),
+        Command::Purge { holds: args, older_than } => {
+            held("purge", args, None, out, |holds| purge::run(lab, *older_than, holds, out))
+        }
+        Command::Dead(command) => dead::run(lab, command, out),
+        Command::Fill { n, aggregates, published } => fill::run(lab, *n, aggregates.unwrap_or(*n), *published, out),
+        Command::Measure { what, key } => measure::run(lab, *what, *key, out),
         Command::List => list::list(out),
         Command::Explain { name } => list::explain(name, out),
-        Command::Run { names } => play::run(lab, names, out),
-        Command::Sweep { strategy, rows, bare } => sweep::run(lab, strategy, *rows, *bare, out),
+        Command::Run { names, waiting } => {
+            be_patient(waiting.patience);
+            play::run(lab, names, out)
+        }
+        Command::Sweep { strategy, rows, waiting, bare } => {
+            be_patient(waiting.patience);
+            sweep::run(lab, strategy, *rows, *bare, out)
+        }
         Command::Broker(command) => broker::run(lab, command, out),
         Command::Clean => clean::run(lab, out),
     }

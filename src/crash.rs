@@ -6,6 +6,8 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -31,6 +33,10 @@ pub enum CrashPoint {
     AfterOutboxRow,
     /// the transaction committed
     AfterCommit,
+    /// the relay has claimed its lease
+    AfterClaim,
+    /// the relay has read a batch of rows
+    AfterFetch,
     /// the next step is the send
     BeforeSend,
     /// handed to the Kafka client, not yet acknowledged; the client's own threads go on while it is held
@@ -49,11 +55,14 @@ pub enum CrashPoint {
     AfterEffect,
     /// the consumer's offset is committed
     AfterOffsetCommit,
+    /// a small transaction of the purge is committed, with what it deleted
+    AfterPurgeChunk,
 }
 
 use CrashPoint::{
-    AfterAck, AfterBrokerCommit, AfterCommit, AfterEffect, AfterLoanRow, AfterMark, AfterOffsetCommit, AfterOutboxRow,
-    AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark, BeforeSend, Sent,
+    AfterAck, AfterBrokerCommit, AfterClaim, AfterCommit, AfterEffect, AfterFetch, AfterLoanRow, AfterMark,
+    AfterOffsetCommit, AfterOutboxRow, AfterPurgeChunk, AfterTopic, BeforeBrokerCommit, BeforeCount, BeforeMark,
+    BeforeSend, Sent,
 };
 
 /// Which command passes which points, in the order in which it comes to them first.
@@ -67,8 +76,10 @@ const POINTS: &[(&str, &[CrashPoint])] = &[
     ("rollback", &[AfterLoanRow]),
     ("publish", &[BeforeSend, Sent, AfterAck, BeforeBrokerCommit, AfterBrokerCommit, BeforeMark, AfterMark]),
     ("publish-hold", &[BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
+    ("relay", &[AfterClaim, AfterFetch, BeforeSend, Sent, AfterAck, BeforeMark, AfterMark]),
     ("verify", &[BeforeCount]),
     ("apply", &[AfterEffect, AfterOffsetCommit]),
+    ("purge", &[AfterPurgeChunk]),
 ];
 
 impl fmt::Display for CrashPoint {
@@ -147,6 +158,39 @@ fn go_on() -> SigSet {
     signals
 }
 
+/// The holds of a process whose threads come to crash points. While one is held, the others go no further than to the next.
+pub struct SharedHolds<'a, 'b> {
+    holds: Mutex<&'a mut Holds<'b>>,
+    /// Nothing is asked of a process that is neither to be held nor to count.
+    is_asked: bool,
+}
+
+impl<'a, 'b> SharedHolds<'a, 'b> {
+    /// Those of this process.
+    pub fn of(holds: &'a mut Holds<'b>) -> Self {
+        let is_asked = holds.trace || !holds.wanted.is_empty();
+        Self { holds: Mutex::new(holds), is_asked }
+    }
+
+    /// As [`Holds::reached`].
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn reached(&self, point: CrashPoint) -> Result<()> {
+        if !self.is_asked {
+            return Ok(());
+        }
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner).reached(point)
+    }
+}
+
+static HELD: AtomicBool = AtomicBool::new(false);
+
+/// Is this process held at this moment?
+pub fn is_held() -> bool {
+    HELD.load(Ordering::SeqCst)
+}
+
 /// The holds of one process: where to stop, and how often each point has been passed.
 pub struct Holds<'a> {
     command: &'static str,
@@ -196,6 +240,11 @@ impl<'a> Holds<'a> {
         self.command
     }
 
+    /// Is it to be said how often each point was passed, and how long it took?
+    pub fn is_traced(&self) -> bool {
+        self.trace
+    }
+
     /// Can this process be held at this point at all?
     pub fn may_hold_at(&self, point: CrashPoint) -> bool {
         self.wanted.iter().any(|hold| hold.at.point == point)
@@ -212,22 +261,23 @@ impl<'a> Holds<'a> {
         let Some(hold) = self.wanted.iter_mut().find(|hold| hold.at == here) else { return Ok(()) };
         hold.reached = true;
         let book = book.filter(|_| hold.in_book);
+        self.tell_passages();
         forget_early_signals()?;
         let pid = std::process::id();
         // The hint first: whoever waits for the HOLD line may kill as soon as it is there.
         hint(&format!("held at {here}, pid {pid}: kill -9 {pid} (or kill -USR1 {pid} to let it go on)"));
         self.out.line(&Line::Hold { command: self.command, point, nth: here.nth, book })?;
         // sigwait uses no processor. SIGKILL, Ctrl-C and SIGTERM end the process as they always do.
+        HELD.store(true, Ordering::SeqCst);
         go_on().wait()?;
+        HELD.store(false, Ordering::SeqCst);
         Ok(())
     }
 
     /// How a command that has come to its end exits: a hold that was asked for and never reached is
     /// inconclusive, since whoever asked for it wanted to kill there.
     pub fn settle(&self, exit: Exit) -> Exit {
-        for (point, times) in self.passages.iter().filter(|_| self.trace) {
-            hint(&format!("passed {point} {times}"));
-        }
+        self.tell_passages();
         let mut exit = exit;
         for hold in self.wanted.iter().filter(|hold| !hold.reached) {
             let times = self.passages.iter().find(|(point, _)| *point == hold.at.point).map_or(0, |(_, times)| *times);
@@ -243,6 +293,12 @@ impl<'a> Holds<'a> {
             }
         }
         exit
+    }
+
+    fn tell_passages(&self) {
+        for (point, times) in self.passages.iter().filter(|_| self.trace) {
+            hint(&format!("passed {point} {times}"));
+        }
     }
 
     fn pass(&mut self, point: CrashPoint) -> HoldAt {

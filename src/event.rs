@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// The business entity of the book: one copy of a book lent to one member.
@@ -17,7 +18,7 @@ pub struct Loan {
 }
 
 /// The book's first loan, L-1001, is of the copy B-101.
-const BOOKS_BEHIND_LOANS: i64 = 900;
+pub const BOOKS_BEHIND_LOANS: i64 = 900;
 
 impl Loan {
     /// The loan with this number: 1001 is the first that the book writes.
@@ -36,14 +37,14 @@ impl Loan {
         let event_id = format!("evt-{}", self.number);
         // Byte for byte the book's payload. The three ids are the lab's own and hold nothing to escape.
         let payload = format!(r#"{{"eventId":"{event_id}","loanId":"{}","bookId":"{}"}}"#, self.loan_id, self.book_id);
-        Event { event_id, aggregate_id: self.loan_id.clone(), payload }
+        Event { event_id, aggregate_id: self.loan_id.clone(), payload, is_tombstone: false }
     }
 
     /// The fact that this loan was given back: a second event of the same aggregate, with an id of its own.
     pub fn returned(&self) -> Event {
         let event_id = format!("evt-{}-returned", self.number);
         let payload = format!(r#"{{"eventId":"{event_id}","loanId":"{}","bookId":"{}"}}"#, self.loan_id, self.book_id);
-        Event { event_id, aggregate_id: self.loan_id.clone(), payload }
+        Event { event_id, aggregate_id: self.loan_id.clone(), payload, is_tombstone: false }
     }
 }
 
@@ -56,6 +57,38 @@ pub struct Event {
     pub aggregate_id: String,
     /// The book's JSON.
     pub payload: String,
+    /// Is its record a tombstone, without a value? Then the payload stays in the outbox.
+    pub is_tombstone: bool,
+}
+
+impl Event {
+    /// The record that tells of it.
+    pub fn outgoing<'a>(&'a self, topic: &'a str, key: &'a str) -> Outgoing<'a> {
+        let payload = (!self.is_tombstone).then_some(self.payload.as_str());
+        Outgoing { topic, key, event_id: &self.event_id, payload }
+    }
+}
+
+/// A record as it is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing<'a> {
+    /// Where to.
+    pub topic: &'a str,
+    /// What it is keyed by: records of one key lie in one partition, in the order of their sending.
+    pub key: &'a str,
+    /// What goes into the header `id`.
+    pub event_id: &'a str,
+    /// The value; `None` is a tombstone.
+    pub payload: Option<&'a str>,
+}
+
+/// What the records of the topic are keyed by. Records of one key lie in one partition, in the order of their sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Key {
+    /// The event id, as in the book
+    Event,
+    /// The aggregate id, so that a loan's events stay together
+    Aggregate,
 }
 
 /// The type of the events that `write` makes, as in the book's topic `library.loan.created`.
@@ -89,10 +122,18 @@ impl Record {
         std::str::from_utf8(bytes).ok()
     }
 
-    /// The loan that the payload names, if it is the book's JSON.
+    /// The loan that the record is about: its payload names it, if that is the book's JSON. A tombstone has no payload;
+    /// there it is the key, or, where the event is the key, the loan of the event's number.
     pub fn loan_id(&self) -> Option<String> {
-        let json: serde_json::Value = serde_json::from_slice(self.payload.as_deref()?).ok()?;
-        Some(json.get("loanId")?.as_str()?.to_owned())
+        if let Some(payload) = &self.payload {
+            let json: serde_json::Value = serde_json::from_slice(payload).ok()?;
+            return Some(json.get("loanId")?.as_str()?.to_owned());
+        }
+        let event_id = self.event_id()?;
+        match self.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()) {
+            Some(key) if key != event_id => Some(key.to_owned()),
+            _ => Some(format!("L-{}", event_id.strip_prefix("evt-")?.split('-').next()?)),
+        }
     }
 }
 

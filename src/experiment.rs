@@ -36,6 +36,11 @@ experiments! {
     two_relays,
     broker_outage,
     key_and_order,
+    table_growth,
+    poison_row,
+    slow_broker,
+    purge_under_kill,
+    relay_crash,
 }
 
 /// A claim of the book's, made to prove itself.
@@ -82,6 +87,18 @@ impl Needs {
 pub const fn kills(kills: u32) -> Proofs {
     Proofs { kills, disturbances: 0 }
 }
+
+/// Disturbances that have to be proved, where nobody is killed.
+pub const fn disturbances(disturbances: u32) -> Proofs {
+    Proofs { kills: 0, disturbances }
+}
+
+/// Makes a relay give up soon on a send that nobody answers. Not sooner: an idempotent producer needs up to a second before
+/// its first acknowledgement, and more on a loaded Kafka; that one is to come.
+const GIVES_UP_SOON: &str = "-X message.timeout.ms=3000";
+
+/// Makes a client take no record as large as [`Trial::write_large`] makes one, whatever the broker would take.
+const TOO_LARGE: &str = "-X message.max.bytes=1000";
 
 /// The experiment of this name.
 ///

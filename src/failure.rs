@@ -54,6 +54,11 @@ impl Failure {
         Self { exit: Exit::Failed, words: None }.into()
     }
 
+    /// What happened, without what to do about it.
+    pub fn what(&self) -> String {
+        self.words.as_ref().map_or_else(String::new, |words| words.what.clone())
+    }
+
     /// Is there anything to tell the user?
     pub fn is_silent(&self) -> bool {
         self.words.is_none()

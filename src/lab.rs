@@ -25,6 +25,12 @@ pub struct Lab {
     pub properties: Vec<(String, String)>,
 }
 
+/// Can a topic have this name?
+pub fn is_topic_name(name: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=249).contains(&name.len()) && name.chars().all(legal) && name != "." && name != ".."
+}
+
 /// The files of the lab directory that are the lab's own.
 const OWN_FILES: &[&str] = &["alive.lock", "broker.lock", "broker.json", "broker.log"];
 

@@ -3,6 +3,7 @@
 
 mod broker;
 mod cli;
+mod clock;
 mod command;
 mod crash;
 mod event;
@@ -10,10 +11,12 @@ mod experiment;
 mod failure;
 mod lab;
 mod lock;
+mod metrics;
 mod output;
 mod presence;
 mod reconcile;
 mod relay;
+mod shard;
 mod store;
 mod sweep;
 mod trial;

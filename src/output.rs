@@ -1,22 +1,25 @@
 //! The one place where commands print: each line is one value, which is either the text that the book
 //! shows or one JSON object, so that the two cannot drift apart.
 //!
-//! Nothing that goes to standard output holds a pid, a time or a random id.
+//! Nothing that goes to standard output holds a pid, a time or a random id, but for `stats`: ages are what it is asked for.
 
-use std::cell::RefCell;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::cli::Measured;
 use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
 use crate::reconcile::{Finding, Reconciliation, Tally};
+use crate::relay::{Done, Left};
+use crate::store::{DeadRow, Stats};
 use crate::sweep::Row;
-use crate::verdict::{Check, Proofs, Verdict};
+use crate::verdict::{Check, Proofs, SkippedPart, Verdict};
 
 /// A hint, a warning or an error, on standard error.
 pub fn hint(text: &str) {
@@ -27,13 +30,17 @@ pub fn hint(text: &str) {
 /// Standard output, as text or as JSON lines.
 pub struct Output {
     json: bool,
-    out: RefCell<BufWriter<io::Stdout>>,
+    out: Mutex<BufWriter<io::Stdout>>,
 }
 
 impl Output {
     /// Text, or one JSON object a line.
     pub fn new(json: bool) -> Self {
-        Self { json, out: RefCell::new(BufWriter::new(io::stdout())) }
+        Self { json, out: Mutex::new(BufWriter::new(io::stdout())) }
+    }
+
+    fn out(&self) -> MutexGuard<'_, BufWriter<io::Stdout>> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Prints a line and sees it out: whoever reads it knows that what it says has happened.
@@ -50,7 +57,7 @@ impl Output {
     /// # Errors
     /// Standard output is closed or full.
     pub fn buffered(&self, line: &Line) -> Result<()> {
-        let mut out = self.out.borrow_mut();
+        let mut out = self.out();
         let written = if self.json {
             serde_json::to_vec(line).map_err(io::Error::from).and_then(|bytes| out.write_all(&bytes))
         } else {
@@ -72,7 +79,7 @@ impl Output {
     /// # Errors
     /// Standard output is closed or full.
     pub fn flush(&self) -> Result<()> {
-        self.out.borrow_mut().flush().map_err(output_failure)
+        self.out().flush().map_err(output_failure)
     }
 }
 
@@ -149,6 +156,18 @@ pub enum Line<'a> {
     },
     /// The relay is done.
     RelayDone { command: &'static str, sent: u32, marked: u32, unpublished_left: u64 },
+    /// relay: a row was rejected for the nth time; a dead one is not tried again.
+    Rejected { event: &'a str, attempt: u32, of: u32, error: &'a str, is_dead: bool },
+    /// relay: a row was sent, and another relay has its lease by now.
+    MarkRefused { event: &'a str },
+    /// relay: it has ended.
+    Relayed {
+        #[serde(flatten)]
+        done: Done,
+        left: Left,
+    },
+    /// measure: how long so many took.
+    Measured { what: Measured, times: u64, seconds: f64 },
     /// apply: what became of a record; `effects` counts the effects in the database.
     Applied {
         key: &'a str,
@@ -174,6 +193,19 @@ pub enum Line<'a> {
     Sum { records: u64, events: u64, redelivered: u64, without_event_id: u64 },
     /// reconcile: how it compares with `--expect`.
     Expectation { expected: Tally, found: Tally, met: bool },
+    /// stats: what is watched of the outbox; in text with a line for each lease. The one that holds times, which no
+    /// transcript is made of.
+    Stats(&'a Stats),
+    /// purge: so many published rows are deleted.
+    Purged { deleted: u64 },
+    /// dead list: a dead row.
+    Dead(&'a DeadRow),
+    /// dead requeue: this one is pending again.
+    Requeued { event_id: &'a str },
+    /// dead drop: this one is deleted.
+    Dropped { event_id: &'a str },
+    /// fill: so many outbox rows of so many loans, with the events of these numbers.
+    Filled { outbox: u32, loans: u32, first: i64, last: i64 },
     /// run and sweep: a line of the transcript.
     Told { text: &'a str },
     /// run: what an experiment came to.
@@ -182,6 +214,7 @@ pub enum Line<'a> {
         #[serde(flatten)]
         verdict: &'a Verdict,
         proved: Proofs,
+        skipped: &'a [SkippedPart],
         checks: &'a [Check],
     },
     /// sweep: a row of the matrix.
@@ -249,6 +282,20 @@ impl Line<'_> {
             Self::RelayDone { command, sent, marked, unpublished_left } => {
                 write!(w, "[{command}] sent={sent} marked={marked} unpublished-left={unpublished_left}")
             }
+            Self::Rejected { event, attempt, of, error, is_dead } => {
+                let then = if *is_dead { ": dead" } else { "" };
+                write!(w, "[relay] {event} rejected, attempt {attempt} of {of}: {error}{then}")
+            }
+            Self::MarkRefused { event } => write!(w, "[relay] mark of {event} refused: another relay has its lease"),
+            Self::Relayed { done, left } => {
+                let Done { acknowledged, marked, refused, rejected, dead } = done;
+                write!(w, "[relay] acknowledged={acknowledged} marked={marked} refused={refused} ")?;
+                write!(w, "rejected={rejected} dead={dead} left={}", left.rows())?;
+                if left.rows() > 0 { write!(w, " ({left})") } else { Ok(()) }
+            }
+            Self::Measured { what, times, seconds } => {
+                write!(w, "[measure] {what:?} times={times} seconds={seconds:.6}")
+            }
             Self::Applied { key, at, skipped, effects } => {
                 let what = if *skipped { "skipped" } else { "applied" };
                 write!(w, "[apply] key={key} partition={} offset={} {what} effects={effects}", at.partition, at.offset)
@@ -293,12 +340,34 @@ impl Line<'_> {
             Self::Expectation { expected, found, met: false } => {
                 write!(w, "[reconcile] expected {expected}, found {found}")
             }
+            Self::Stats(stats) => stats_text(stats, w),
+            Self::Purged { deleted } => write!(w, "[purge] deleted={deleted}"),
+            Self::Dead(DeadRow { outbox_id, event_id, aggregate_id, attempts, last_error }) => write!(
+                w,
+                "[dead] outboxId={outbox_id} event={event_id} aggregate={aggregate_id} attempts={attempts} \
+                 error={last_error:?}"
+            ),
+            Self::Requeued { event_id } => write!(w, "[dead] event={event_id} requeued"),
+            Self::Dropped { event_id } => write!(w, "[dead] event={event_id} dropped"),
+            Self::Filled { outbox, loans, first, last } => {
+                write!(w, "[fill] outbox={outbox} loans={loans} events=evt-{first}..evt-{last}")
+            }
             Self::Told { text } => w.write_all(text.as_bytes()),
-            Self::Judged { verdict, proved: Proofs { kills, .. }, .. } => match kills {
-                0 => write!(w, "verdict    {verdict}"),
-                1 => write!(w, "verdict    {verdict}, 1 kill proved"),
-                kills => write!(w, "verdict    {verdict}, {kills} kills proved"),
-            },
+            Self::Judged { verdict, proved, skipped, .. } => {
+                write!(w, "verdict    {verdict}")?;
+                let proved: Vec<_> = [(proved.kills, "kill"), (proved.disturbances, "disturbance")]
+                    .into_iter()
+                    .filter(|(n, _)| *n > 0)
+                    .map(|(n, noun)| format!("{n} {}", plural(n.into(), noun)))
+                    .collect();
+                if !proved.is_empty() {
+                    write!(w, ", {} proved", proved.join(" and "))?;
+                }
+                match skipped.len() {
+                    0 => Ok(()),
+                    n => write!(w, "; {n} {} SKIPPED", plural(n as u64, "part")),
+                }
+            }
             Self::Swept(row) => write!(w, "{row}"),
             Self::SweptAll { kills, passages, verdict } => {
                 write!(w, "{kills} kills proved of {passages} passages: {verdict}")
@@ -310,6 +379,21 @@ impl Line<'_> {
             Self::TopicDeleted { topic } => write!(w, "[clean] topic deleted {topic}"),
         }
     }
+}
+
+/// The age leads: it tells of a relay that stands still before the number of rows does.
+fn stats_text(stats: &Stats, w: &mut dyn Write) -> io::Result<()> {
+    let Stats { oldest_pending_age_seconds, pending, dead, published, attempts, leases } = stats;
+    match oldest_pending_age_seconds {
+        Some(age) => write!(w, "[stats] oldest-pending={age:.3}s")?,
+        None => write!(w, "[stats] oldest-pending=none")?,
+    }
+    write!(w, " pending={pending} dead={dead} published={published} attempts={attempts}")?;
+    for lease in leases {
+        let left = lease.left_ms as f64 / 1_000.0;
+        write!(w, "\n[stats] lease owner={} slots={} left={left:.3}s", lease.owner, lease.slots)?;
+    }
+    Ok(())
 }
 
 fn plural(n: u64, noun: &str) -> String {

@@ -37,7 +37,7 @@ pub fn enter(lab: &Lab) -> Result<Presence> {
     }
     if lab.db.exists() {
         store::refuse_others(&lab.db)?;
-        locks.push(lab.open_lock(&beside_database(lab))?);
+        locks.push(lab.open_lock(&beside_database(lab, ".alive.lock"))?);
     }
     stand(locks, Kind::Shared)
 }
@@ -88,12 +88,13 @@ fn both(lab: &Lab) -> Result<Vec<LockFile>> {
     store::refuse_others(&lab.db)?;
     lab.make_dir()?;
     lab.make_folder_of_database()?;
-    Ok(vec![lab.lock_file("alive.lock")?, lab.open_lock(&beside_database(lab))?])
+    Ok(vec![lab.lock_file("alive.lock")?, lab.open_lock(&beside_database(lab, ".alive.lock"))?])
 }
 
-fn beside_database(lab: &Lab) -> PathBuf {
+/// A file beside the database, by what its name has more.
+pub fn beside_database(lab: &Lab, suffix: &str) -> PathBuf {
     let mut name = lab.db.as_os_str().to_owned();
-    name.push(".alive.lock");
+    name.push(suffix);
     name.into()
 }
 

@@ -1,60 +1,79 @@
-//! The book's relay (7.1): fetch pending rows in id order, publish each, mark it. Database and broker meet here one after
-//! the other, never in one step.
+//! Relays: fetch pending rows, publish them, mark them. Database and broker meet here one after the other, never in one
+//! step. [`BookRelay`] is the book's (7.1), a row at a time; [`Relay`] is one fit for production, which keeps the book's order
+//! of things (send, acknowledge, mark) for batches, beside other relays, poison and outages.
 
+mod book;
+mod careful;
+mod marker;
+mod pass;
+mod reader;
+mod routes;
+mod scan;
+pub mod stop;
+mod tenure;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nix::sys::resource::{UsageWho, getrusage};
+use serde::Serialize;
 
-use crate::broker::{Publisher, SendError};
-use crate::cli::Key;
-use crate::crash::{CrashPoint, Holds};
-use crate::event::{OutboxRow, Position};
+pub use self::book::{BookRelay, Marking};
+use self::marker::Job;
+use self::pass::{End, Pass, tell_trouble};
+pub use self::routes::Envelope;
+use self::routes::Routes;
+pub use self::scan::{Left, OnPoison};
+use self::tenure::Tenure;
+use crate::broker::{Pipeline, Publisher, send_timeout};
+use crate::clock::{ms_of, now_ms};
+use crate::crash::{CrashPoint, SharedHolds};
+use crate::event::{Incarnation, Key};
 use crate::failure::Failure;
-use crate::output::{BookHold, Line, Output, hint};
-use crate::store::{Marked, Store, TopicNote};
+use crate::lab::Lab;
+use crate::metrics::Metrics;
+use crate::output::{Line, Output, hint};
+use crate::shard::{SLOTS, Slots};
+use crate::store::{Batch, Leased, Marks, Store, TopicNote};
 
-/// How many rows are fetched at a time: the relay never holds the whole table.
-const PAGE: u32 = 1_000;
+/// Batches that are sent and not marked, at the most. The rows of so many batches may be sent twice after a kill.
+const BATCHES_IN_FLIGHT: usize = 4;
 
-/// How long a mark is tried again, beyond SQLite's own wait for a lock.
-const MARK_PATIENCE: Duration = Duration::from_secs(60);
+/// For so many times as long as a send may take, a relay that is to end when nothing is pending bears with a broker that
+/// acknowledges nothing.
+const PATIENCE: u32 = 3;
 
-/// When a row is marked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marking {
-    /// After its own acknowledgement: the book's `publish`.
-    AfterEachAck,
-    /// After the acknowledgements of all rows: the book's `publish-hold`.
-    AfterAllAcks,
-    /// After the broker has committed the Kafka transaction in which all rows were sent.
-    AfterBrokerCommit,
-    /// Before its send. The wrong order: a row marked and not sent is an event that nobody sends again.
-    BeforeEachSend,
-}
+/// How long a relay waits before it connects again, where the last try came to nothing.
+const RECONNECT: Duration = Duration::from_secs(1);
 
-impl Marking {
-    /// Does the mark wait until every row is sent?
-    fn is_put_off(self) -> bool {
-        matches!(self, Self::AfterAllAcks | Self::AfterBrokerCommit)
+/// How long a lock of another program is waited for between two looks.
+const LOCK_LOOK: Duration = Duration::from_millis(10);
+
+/// After so many looks the relay says that it waits, and again after as many.
+const LOCK_SILENCE: i32 = 200;
+
+/// After so many looks, a minute, it gives up.
+const LOCK_PATIENCE: i32 = 6_000;
+
+/// Waits while another program has the database locked: what is acknowledged by now would have to be sent twice, and what is
+/// leased would be left to nobody.
+fn bears_with_a_lock(looks: i32) -> bool {
+    if looks % LOCK_SILENCE == LOCK_SILENCE - 1 {
+        hint("waiting: another program has the database locked");
     }
-}
-
-/// Why the relay stopped at a row.
-pub struct Stopped {
-    /// The event that it stopped at.
-    pub event_id: String,
-    /// Is its row marked? Then nothing will send it again.
-    pub marked: bool,
-    /// What came of the send.
-    pub error: SendError,
+    thread::sleep(LOCK_LOOK);
+    looks < LOCK_PATIENCE
 }
 
 /// Notes in the database, before the first send, where its events go from now on.
 ///
 /// # Errors
 /// The database stays locked for longer than the busy timeout.
-pub fn bind(store: &mut Store, publisher: &Publisher) -> Result<()> {
-    let incarnation = publisher.incarnation();
+pub fn bind(store: &mut Store, incarnation: &Incarnation) -> Result<()> {
     store.bind_topic(incarnation)?;
     match store.topic_note()? {
         TopicNote::BoundTo(noted) if noted != *incarnation => hint(&format!(
@@ -67,134 +86,355 @@ pub fn bind(store: &mut Store, publisher: &Publisher) -> Result<()> {
     Ok(())
 }
 
-/// A relay at work, and what it has done so far.
-pub struct Relay<'a, 'b> {
-    /// Where the rows are.
-    pub store: &'a mut Store,
-    /// Where they go.
-    pub publisher: &'a Publisher,
+/// How a relay is to work.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Go on when nothing is pending?
+    pub follow: bool,
+    /// Rows of a batch.
+    pub batch: u32,
     /// What the records are keyed by.
     pub key: Key,
-    /// Where it may be stopped.
-    pub holds: &'a mut Holds<'b>,
-    /// Where it tells of each row.
-    pub out: &'a Output,
-    /// Rows acknowledged.
-    pub sent: u32,
-    /// Rows marked.
-    pub marked: u32,
+    /// What a record looks like, and where it goes.
+    pub envelope: Envelope,
+    /// How long a lease lasts from each renewal.
+    pub lease: Duration,
+    /// A name that no other living relay has.
+    pub owner: String,
+    /// Is every earlier relay of this name known to be dead?
+    pub is_own: bool,
+    /// The part of the aggregates that is wanted.
+    pub slots: Slots,
+    /// Rejections after which a row is dead.
+    pub max_attempts: u32,
+    /// What a dead row means for its aggregate.
+    pub on_poison: OnPoison,
+    /// What is counted for whoever watches.
+    pub metrics: Option<Arc<Metrics>>,
 }
 
-impl Relay<'_, '_> {
-    /// Sends up to `limit` pending rows and marks them.
+/// What a relay has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Done {
+    /// Records acknowledged.
+    pub acknowledged: u64,
+    /// Rows marked.
+    pub marked: u64,
+    /// Marks refused, since the lease was another relay's by then.
+    pub refused: u64,
+    /// Rejections counted.
+    pub rejected: u64,
+    /// Rows parked as dead.
+    pub dead: u64,
+}
+
+/// From when to when a relay was at work.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    begun: Instant,
+    first_ack: Option<Instant>,
+    last_mark: Option<Instant>,
+}
+
+impl Default for Span {
+    fn default() -> Self {
+        Self { begun: Instant::now(), first_ack: None, last_mark: None }
+    }
+}
+
+impl Span {
+    /// An acknowledgement came.
+    pub fn acknowledged(&mut self) {
+        self.first_ack.get_or_insert_with(Instant::now);
+    }
+
+    /// Rows were marked.
+    pub fn marked(&mut self) {
+        self.last_mark = Some(Instant::now());
+    }
+
+    /// Says how long it took, and in how much memory, on standard error.
+    pub fn tell(&self, rows: u64) {
+        if let (Some(first), Some(last)) = (self.first_ack, self.last_mark) {
+            let (to_first, from_first) = ((first - self.begun).as_secs_f64(), (last - first).as_secs_f64());
+            hint(&format!(
+                "first acknowledgement after {to_first:.6} s; {rows} rows in {from_first:.6} s from there to the last mark; \
+                 peak memory {} MB",
+                peak_memory() / 1_000_000
+            ));
+        }
+    }
+}
+
+/// The most memory that this process has had, in bytes; 0 where the system does not tell.
+fn peak_memory() -> i64 {
+    // Linux counts in KiB, macOS in bytes.
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.max_rss() * unit)
+}
+
+/// What comes in while a relay is at work.
+enum Event {
+    /// A batch was read.
+    Read(Batch),
+    /// There is no pending row that was not looked at, so far.
+    Exhausted(Left),
+    /// A batch is marked.
+    Marked(Batch, Marks),
+    /// The reading failed, or the marking.
+    Failed(anyhow::Error),
+    /// A batch has its outcome.
+    Settled(u64),
+}
+
+/// The connection to the broker, and what comes in over it. A new one is made when sends are in doubt.
+struct Link {
+    pipeline: Pipeline,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+    /// The number of the next batch.
+    next: u64,
+}
+
+/// A relay fit for production.
+pub struct Relay<'a, 'b> {
+    lab: &'a Lab,
+    plan: &'a Plan,
+    store: Store,
+    holds: &'a SharedHolds<'a, 'b>,
+    /// Where acknowledged batches are marked.
+    jobs: Option<Sender<Job>>,
+    out: &'a Output,
+    tenure: Tenure,
+    routes: Routes,
+    /// Rows that were rejected with others, so that nobody knows yet which is at fault.
+    suspects: BTreeSet<i64>,
+    /// Sends one record at a time; made when there is a row to be careful with.
+    careful: Option<Publisher>,
+    /// Was the first send noted in the database?
+    is_bound: bool,
+    /// What it has done.
+    pub done: Done,
+    /// When.
+    pub span: Span,
+}
+
+impl<'a, 'b> Relay<'a, 'b> {
+    /// A relay that is about to begin.
     ///
     /// # Errors
-    /// The inner one: a send is in doubt or was refused. The outer one: a mark cannot be written, or the database not
-    /// read. Every row that is not marked stays pending.
-    pub fn run(&mut self, limit: u32, marking: Marking) -> Result<Result<(), Stopped>> {
-        let mut to_mark: Vec<(i64, String)> = Vec::new();
-        let mut after = i64::MIN;
-        if marking == Marking::AfterBrokerCommit {
-            self.publisher.begin_transaction()?;
+    /// Usage: a lease that does not outlast a send.
+    pub fn new(
+        lab: &'a Lab,
+        plan: &'a Plan,
+        mut store: Store,
+        holds: &'a SharedHolds<'a, 'b>,
+        out: &'a Output,
+    ) -> Result<Self> {
+        let timeout = send_timeout(lab);
+        if plan.lease <= timeout {
+            return Err(Failure::usage(
+                format!("a lease of {:?} does not outlast a send, which may take {timeout:?}", plan.lease),
+                "take a longer --lease, or a shorter -X message.timeout.ms: another relay would send the same rows",
+            ));
         }
-        while self.sent < limit {
-            let page = self.store.pending(after, PAGE.min(limit - self.sent))?;
-            let Some(last) = page.last() else { break };
-            after = last.id;
-            for row in page {
-                if let Err(stopped) = self.carry(&row, marking)? {
-                    return Ok(Err(stopped));
-                }
-                if marking.is_put_off() {
-                    to_mark.push((row.id, row.event.event_id));
-                }
+        store.wait_for_locks(bears_with_a_lock)?;
+        let tenure = Tenure::new(&plan.owner, plan.slots, plan.lease, plan.is_own);
+        Ok(Self {
+            lab,
+            plan,
+            store,
+            holds,
+            jobs: None,
+            out,
+            tenure,
+            routes: Routes::new(lab, plan.envelope, plan.key),
+            suspects: BTreeSet::new(),
+            careful: None,
+            is_bound: false,
+            done: Done::default(),
+            span: Span::default(),
+        })
+    }
+
+    /// Sends and marks until nothing is pending that could be sent now, or for ever. Returns what was left.
+    ///
+    /// # Errors
+    /// The broker cannot be reached, or acknowledges nothing for too long; or the database cannot be read or written.
+    pub fn run(&mut self) -> Result<Left> {
+        let mut marking = self.store.again()?;
+        marking.wait_for_locks(bears_with_a_lock)?;
+        let holds = self.holds;
+        let ran = thread::scope(|scope| {
+            let (jobs, to_mark) = channel();
+            scope.spawn(move || marker::work(marking, holds, &to_mark));
+            self.jobs = Some(jobs);
+            let ran = self.passes();
+            self.jobs = None;
+            ran
+        });
+        // Whatever happened: whoever comes next need not wait for the lease to expire.
+        let released = self.tenure.end(&mut self.store);
+        let left = ran?;
+        released?;
+        Ok(left)
+    }
+
+    /// Says who holds what this relay left.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn tell_leases(&self) -> Result<()> {
+        for Leased { owner, slots, left_ms } in self.store.leases(now_ms())? {
+            if left_ms > 0 && owner != self.plan.owner {
+                let seconds = left_ms as f64 / 1_000.0;
+                hint(&format!(
+                    "{owner} has a lease on {slots} of {SLOTS} slots for {seconds:.1} s more, if it does not renew it"
+                ));
             }
         }
-        if marking == Marking::AfterBrokerCommit {
-            self.holds.reached(CrashPoint::BeforeBrokerCommit)?;
-            self.publisher.commit_transaction()?;
-            self.holds.reached(CrashPoint::AfterBrokerCommit)?;
-        }
-        for (id, event_id) in to_mark {
-            let book = BookHold::Publish { sent: self.sent };
-            self.holds.reached_in_book(CrashPoint::BeforeMark, Some(&book))?;
-            self.mark(id, &event_id)?;
-            self.out.line(&Line::Marked {
-                command: self.holds.command(),
-                outbox_id: id,
-                key: &event_id,
-                marked: self.marked,
-            })?;
-        }
-        Ok(Ok(()))
+        Ok(())
     }
 
-    fn carry(&mut self, row: &OutboxRow, marking: Marking) -> Result<Result<(), Stopped>> {
-        let (outbox_id, key) = (row.id, row.event.event_id.as_str());
-        let mark_first = marking == Marking::BeforeEachSend;
-        if mark_first {
-            self.holds.reached(CrashPoint::BeforeMark)?;
-            self.mark(outbox_id, key)?;
-        }
-        let at = match self.send(row)? {
-            Ok(at) => at,
-            Err(error) => return Ok(Err(Stopped { event_id: key.to_owned(), marked: mark_first, error })),
-        };
-        self.sent += 1;
-        self.holds.reached(CrashPoint::AfterAck)?;
-        if marking.is_put_off() {
-            self.out.line(&Line::Sent { outbox_id, key, at })?;
-            return Ok(Ok(()));
-        }
-        if marking == Marking::AfterEachAck {
-            self.holds.reached(CrashPoint::BeforeMark)?;
-            self.mark(outbox_id, key)?;
-        }
-        self.out.line(&Line::Published { outbox_id, key, at, marked: self.marked })?;
-        Ok(Ok(()))
-    }
-
-    fn send(&mut self, row: &OutboxRow) -> Result<Result<Position, SendError>> {
-        self.holds.reached(CrashPoint::BeforeSend)?;
-        if self.sent == 0 {
-            bind(self.store, self.publisher)?;
-        }
-        let key = match self.key {
-            Key::Event => &row.event.event_id,
-            Key::Aggregate => &row.event.aggregate_id,
-        };
-        let in_flight = match self.publisher.send(&row.event, key) {
-            Ok(in_flight) => in_flight,
-            Err(error) => return Ok(Err(error)),
-        };
-        self.holds.reached(CrashPoint::Sent)?;
-        Ok(in_flight.acknowledged())
-    }
-
-    /// Marks a row. The record is in the topic by now, so the mark is tried again as long as somebody else
-    /// has the database locked; to give up is to send the record twice.
-    fn mark(&mut self, id: i64, event_id: &str) -> Result<()> {
-        let deadline = Instant::now() + MARK_PATIENCE;
+    fn passes(&mut self) -> Result<Left> {
+        let mut link = self.connect()?;
+        self.tenure.keep(&mut self.store)?;
+        self.holds.reached(CrashPoint::AfterClaim)?;
+        let mut fruitless_since = Instant::now();
         loop {
-            match self.store.mark(id)? {
-                Marked::Done => break,
-                Marked::NotThere => {
-                    hint(&format!("the row of {event_id} is gone: somebody deleted it, so there is nothing to mark"));
-                    return Ok(());
+            let before = self.done;
+            let end = match self.be_careful(&link.pipeline)? {
+                Some(trouble) => {
+                    tell_trouble(&trouble);
+                    End::Trouble(trouble)
                 }
-                Marked::Busy if Instant::now() > deadline => {
-                    return Err(Failure::failed(
-                        format!("{event_id} cannot be marked: another program keeps the database locked"),
-                        "end the program that holds the lock. The row is pending, so the next publish sends it (again: a \
-                         duplicate, nothing lost)",
-                    ));
+                None => Pass::begin(self, &mut link)?.play()?,
+            };
+            if self.done != before {
+                fruitless_since = Instant::now();
+            }
+            match end {
+                // What was rejected with others was never tried alone: what it stood behind may be marked by now.
+                End::Drained(_) if !self.suspects.is_empty() && self.done != before => {}
+                End::Drained(left) => return Ok(left),
+                End::Stopped(left) => return self.all_that_is_pending(left),
+                // Also for one that is to end: what was lost may be free again.
+                End::LookAgain if !self.tenure.is_complete() => {
+                    self.tenure.keep(&mut self.store)?;
                 }
-                Marked::Busy => {
-                    hint(&format!("the mark of {event_id} waits: another program has the database locked"));
+                End::LookAgain => {}
+                End::Trouble(why) => {
+                    if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
+                        return Err(self.gives_up(&why));
+                    }
+                    self.count(Metrics::new_producer);
+                    drop(link);
+                    self.careful = None;
+                    if self.done == before && !stop::is_asked_for() {
+                        // What ends at once each time is not to be tried without a pause.
+                        thread::sleep(RECONNECT);
+                    }
+                    link = match self.reconnect(fruitless_since)? {
+                        Some(link) => link,
+                        None => return self.all_that_is_pending(Left::default()),
+                    };
                 }
             }
         }
-        self.marked += 1;
-        self.holds.reached(CrashPoint::AfterMark)
+    }
+
+    /// What was left by reason, and the rows that a relay which was stopped did not come to.
+    fn all_that_is_pending(&self, left: Left) -> Result<Left> {
+        let unsent = self.store.counts()?.unpublished.saturating_sub(left.rows());
+        Ok(Left { unsent, ..left })
+    }
+
+    fn connect(&self) -> Result<Link> {
+        let (sender, events) = channel();
+        let settled = sender.clone();
+        let room = self.plan.batch.saturating_mul(BATCHES_IN_FLIGHT as u32 + 1);
+        let pipeline = Pipeline::connect(self.lab, room, move |nth| {
+            // Nobody listens any more when a new link was made.
+            let _ = settled.send(Event::Settled(nth));
+        })?;
+        Ok(Link { pipeline, events, sender, next: 0 })
+    }
+
+    /// Connects anew, as long as it takes; `None` if the relay is asked to stop in the meantime.
+    fn reconnect(&mut self, fruitless_since: Instant) -> Result<Option<Link>> {
+        loop {
+            if stop::is_asked_for() {
+                return Ok(None);
+            }
+            match self.connect() {
+                Ok(link) => {
+                    // It may be another broker, without the topics of the old one.
+                    self.routes = Routes::new(self.lab, self.plan.envelope, self.plan.key);
+                    self.is_bound = false;
+                    return Ok(Some(link));
+                }
+                Err(error) => {
+                    if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
+                        return Err(error);
+                    }
+                    hint(&format!("waiting for the broker: {}", Failure::from(error)));
+                }
+            }
+            self.tenure.keep(&mut self.store)?;
+            thread::sleep(RECONNECT);
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        send_timeout(self.lab) * PATIENCE
+    }
+
+    fn gives_up(&self, why: &str) -> anyhow::Error {
+        Failure::failed(
+            format!("nothing was acknowledged for {:?}: {why}", self.patience()),
+            "see that the broker is up (outbox-lab broker status; scripts/kafka.sh status). The rows are pending: the next \
+             relay sends them, which can make duplicates and loses nothing",
+        )
+    }
+
+    fn was_acknowledged(&mut self, batch: &Batch, acknowledged: &[bool]) {
+        self.done.acknowledged += acknowledged.iter().filter(|acknowledged| **acknowledged).count() as u64;
+        self.count(|metrics| {
+            let now = now_ms();
+            let rows = batch.iter().zip(acknowledged).filter(|(_, acknowledged)| **acknowledged);
+            metrics.acknowledged(rows.filter_map(|(row, _)| Some(now - ms_of(row.created_at)?)));
+        });
+        self.span.acknowledged();
+    }
+
+    /// Counts for whoever watches, if anybody does.
+    fn count(&self, what: impl FnOnce(&Metrics)) {
+        if let Some(metrics) = &self.plan.metrics {
+            what(metrics);
+        }
+    }
+
+    fn hand_to_marker(&self, job: Job) -> Result<()> {
+        let handed = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        anyhow::ensure!(handed, "nobody is there to mark");
+        Ok(())
+    }
+
+    fn was_marked(&mut self, batch: &Batch, marks: &Marks) -> Result<()> {
+        let Marks { marked, refused, not_there } = marks;
+        self.done.marked += marked;
+        self.done.refused += refused.len() as u64;
+        self.span.marked();
+        self.count(|metrics| {
+            metrics.published(*marked);
+            metrics.marks_refused(refused.len() as u64);
+        });
+        for row in batch.iter().filter(|row| refused.contains(&row.id)) {
+            self.out.line(&Line::MarkRefused { event: row.event_id })?;
+        }
+        if *not_there > 0 {
+            hint(&format!("{not_there} rows were marked or deleted by somebody else in the meantime"));
+        }
+        Ok(())
     }
 }

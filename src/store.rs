@@ -1,22 +1,31 @@
 //! The business database: loans, and the outbox that shares their transaction. It knows nothing of Kafka;
 //! that gap is the lesson.
 
+mod batch;
 mod delayed;
 mod file;
+mod fill;
+mod growth;
+mod lease;
 mod number;
+mod poison;
+mod purge;
+mod schema;
+mod stats;
 mod words;
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
+pub use self::batch::{Access, Batch, Marks, Pending, Standing};
 pub use self::delayed::DelayedStore;
 pub use self::file::refuse_others;
+pub use self::lease::{Lease, Leased, Turnover};
 pub use self::number::Family;
+pub use self::poison::{DeadRow, Decision, Next};
+pub use self::stats::Stats;
 pub use self::words::in_words;
 use crate::event::{CREATED, Counts, Event, Incarnation, Loan, OutboxRow, RETURNED};
 use crate::failure::Failure;
@@ -29,8 +38,8 @@ const RESET_NOTE: &str = "reset under way";
 pub struct Store {
     db: Connection,
     path: PathBuf,
-    /// Device and inode of the file that was opened.
-    file: (u64, u64),
+    /// The file that was opened. Behind `db`, which is to be closed before it.
+    file: file::InUse,
 }
 
 /// What the database notes about the topic that its events go to.
@@ -81,13 +90,31 @@ impl Store {
         Self::of(file::open(path)?, path)
     }
 
+    /// Another connection to this very database, for another thread.
+    ///
+    /// # Errors
+    /// The database was removed or replaced, or cannot be opened.
+    pub fn again(&self) -> Result<Self> {
+        self.is_in_place()?;
+        Self::open(&self.path)
+    }
+
+    /// Leaves it to `goes_on` how long a lock of another program is waited for: it is called again and again, with how often
+    /// it was called for this lock, and waits for a moment or gives up.
+    ///
+    /// # Errors
+    /// SQLite does not take it.
+    pub fn wait_for_locks(&mut self, goes_on: fn(i32) -> bool) -> Result<()> {
+        Ok(self.db.busy_handler(Some(goes_on))?)
+    }
+
     fn of(db: Connection, path: &Path) -> Result<Self> {
-        Ok(Self { db, path: path.to_owned(), file: identity(path)? })
+        Ok(Self { db, path: path.to_owned(), file: file::InUse::of(path)? })
     }
 
     /// Refuses to write where nobody will ever see it: into a file that was removed or replaced since it was opened.
     fn is_in_place(&self) -> Result<()> {
-        if identity(&self.path).is_ok_and(|file| file == self.file) {
+        if self.file.is_at(&self.path) {
             return Ok(());
         }
         Err(Failure::failed(
@@ -134,13 +161,11 @@ impl Store {
     /// The database cannot be read.
     pub fn pending(&self, after: i64, limit: u32) -> Result<Vec<OutboxRow>> {
         // "published = 0" as the partial index has it: with another wording SQLite would scan the table.
-        let sql = "SELECT id, event_id, aggregate_id, payload FROM outbox
+        let sql = "SELECT id, event_id, aggregate_id, payload, tombstone FROM outbox
                    WHERE published = 0 AND id > ?1 ORDER BY id LIMIT ?2";
         let mut query = self.db.prepare_cached(sql)?;
-        let rows = query.query_map((after, limit), |row| {
-            let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
-            Ok(OutboxRow { id: row.get(0)?, event, published: false })
-        })?;
+        let rows = query
+            .query_map((after, limit), |row| Ok(OutboxRow { id: row.get(0)?, event: event(row)?, published: false }))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
@@ -153,7 +178,7 @@ impl Store {
         match self.db.prepare_cached("UPDATE outbox SET published = 1 WHERE id = ?1")?.execute([id]) {
             Ok(0) => Ok(Marked::NotThere),
             Ok(_) => Ok(Marked::Done),
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(Marked::Busy),
+            Err(error) if is_busy(&error) => Ok(Marked::Busy),
             Err(error) => Err(error.into()),
         }
     }
@@ -187,22 +212,21 @@ impl Store {
             .query_map((), |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         let outbox = txn
-            .prepare("SELECT id, event_id, aggregate_id, payload, published FROM outbox ORDER BY id")?
-            .query_map((), |row| {
-                let event = Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)? };
-                Ok(OutboxRow { id: row.get(0)?, event, published: row.get(4)? })
-            })?
+            .prepare("SELECT id, event_id, aggregate_id, payload, tombstone, published FROM outbox ORDER BY id")?
+            .query_map((), |row| Ok(OutboxRow { id: row.get(0)?, event: event(row)?, published: row.get(5)? }))?
             .collect::<rusqlite::Result<_>>()?;
         Ok((loans, outbox))
     }
 
-    /// How long the oldest pending row has waited, in seconds; `None` where nothing is pending.
+    /// How long the oldest row that waits to be sent has waited, in seconds; `None` where none does. A dead row waits for
+    /// somebody's decision, and is none of these.
     ///
     /// # Errors
     /// The database cannot be read.
     pub fn oldest_pending_age(&self) -> Result<Option<f64>> {
-        let sql = "SELECT (julianday('now') - julianday(min(created_at))) * 86400 FROM outbox WHERE published = 0";
-        Ok(self.db.query_row(sql, (), |row| row.get(0))?)
+        let sql = "SELECT round((julianday('now') - julianday(created_at)) * 86400, 3) FROM outbox
+                   WHERE published = 0 AND dead = 0 ORDER BY id LIMIT 1";
+        Ok(self.db.query_row(sql, (), |row| row.get(0)).optional()?)
     }
 
     /// The event ids of a consumer's effects, in the order in which they were applied.
@@ -272,7 +296,7 @@ impl Store {
     /// The database stays locked for longer than the busy timeout.
     pub fn finish_reset(&mut self, incarnation: &Incarnation) -> Result<()> {
         let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        file::empty(&txn)?;
+        schema::empty(&txn)?;
         let note = (TOPIC_NOTE, serde_json::to_string(incarnation)?);
         txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, ?2)", note)?;
         txn.commit()?;
@@ -336,9 +360,10 @@ impl Txn<'_> {
     /// # Errors
     /// Anything but a broken constraint.
     pub fn insert_outbox(&self, event: &Event) -> Result<Result<(), Refusal>> {
-        let sql = "INSERT INTO outbox (event_id, aggregate_id, event_type, payload) VALUES (?1, ?2, ?3, ?4)";
+        let sql =
+            "INSERT INTO outbox (event_id, aggregate_id, event_type, payload, tombstone) VALUES (?1, ?2, ?3, ?4, ?5)";
         let event_type = if event.event_id.ends_with("-returned") { RETURNED } else { CREATED };
-        let row = (&event.event_id, &event.aggregate_id, event_type, &event.payload);
+        let row = (&event.event_id, &event.aggregate_id, event_type, &event.payload, event.is_tombstone);
         match self.txn.prepare_cached(sql)?.execute(row) {
             Ok(_) => Ok(Ok(())),
             Err(rusqlite::Error::SqliteFailure(code, reason)) if code.code == ErrorCode::ConstraintViolation => {
@@ -365,9 +390,13 @@ impl Txn<'_> {
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
+/// The event of a row whose second column is its id.
+fn event(row: &rusqlite::Row) -> rusqlite::Result<Event> {
+    Ok(Event { event_id: row.get(1)?, aggregate_id: row.get(2)?, payload: row.get(3)?, is_tombstone: row.get(4)? })
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 fn count(row: &rusqlite::Row, column: usize) -> rusqlite::Result<u64> {

@@ -34,6 +34,8 @@ pub enum Strategy {
     ConfirmThenMark,
     /// the relay, in the wrong order
     MarkThenSend,
+    /// the relay for production: batches of two rows, under a lease
+    Relay,
     /// a consumer whose effects are just made
     NaiveConsumer,
     /// a consumer with an inbox in the effect's transaction
@@ -41,8 +43,11 @@ pub enum Strategy {
 }
 
 use Strategy::{
-    ConfirmThenMark, IdempotentConsumer, MarkThenSend, NaiveConsumer, OutboxWrite, SendThenWrite, WriteThenSend,
+    ConfirmThenMark, IdempotentConsumer, MarkThenSend, NaiveConsumer, OutboxWrite, Relay, SendThenWrite, WriteThenSend,
 };
+
+/// Rows of a relay's batch.
+const BATCH: u32 = 2;
 
 impl Strategy {
     /// As it is named on the command line.
@@ -53,6 +58,7 @@ impl Strategy {
             OutboxWrite => "outbox-write",
             ConfirmThenMark => "confirm-then-mark",
             MarkThenSend => "mark-then-send",
+            Relay => "relay",
             NaiveConsumer => "naive-consumer",
             IdempotentConsumer => "idempotent-consumer",
         }
@@ -61,7 +67,7 @@ impl Strategy {
     /// Is a kill to do harm somewhere, and which?
     pub fn nature(self) -> Nature {
         match self {
-            OutboxWrite | ConfirmThenMark | IdempotentConsumer => Nature::Sound,
+            OutboxWrite | ConfirmThenMark | Relay | IdempotentConsumer => Nature::Sound,
             WriteThenSend => Nature::Faulty(Harm::OrphanRow),
             SendThenWrite => Nature::Faulty(Harm::PhantomEvent),
             MarkThenSend => Nature::Faulty(Harm::LostEvent),
@@ -69,11 +75,21 @@ impl Strategy {
         }
     }
 
+    /// Can several records be in flight when it is killed? Then how many of them are sent again may vary.
+    fn sends_several(self) -> bool {
+        self == Relay
+    }
+
+    /// How many records there are when it is held at its nth *sent*.
+    fn sent_by(self, nth: u32, rows: u32) -> u32 {
+        if self == Relay { rows.min(nth * BATCH) } else { nth }
+    }
+
     /// What it starts with.
     fn finds(self) -> Rows {
         match self {
             WriteThenSend | SendThenWrite | OutboxWrite => Rows::None,
-            ConfirmThenMark | MarkThenSend => Rows::Written,
+            ConfirmThenMark | MarkThenSend | Relay => Rows::Written,
             NaiveConsumer | IdempotentConsumer => Rows::Published,
         }
     }
@@ -86,6 +102,8 @@ impl Strategy {
             OutboxWrite => format!("write {rows}"),
             ConfirmThenMark => format!("publish {rows}"),
             MarkThenSend => format!("publish {rows} --mark-first"),
+            // Under its name it takes over at once from the one that was killed.
+            Relay => format!("relay --batch {BATCH} --owner sweep"),
             NaiveConsumer => "apply".to_owned(),
             IdempotentConsumer => "apply --inbox".to_owned(),
         }
@@ -139,7 +157,8 @@ impl Sweep<'_> {
             rows.push(control);
             for (point, passages) in points {
                 let row = rows.len();
-                rows.push(Row::new(strategy.name(), Some(point), passages));
+                let varies = strategy.sends_several();
+                rows.push(Row { varies, ..Row::new(strategy.name(), Some(point), passages) });
                 jobs.extend((1..=passages).map(|nth| Job { row, strategy, at: HoldAt { point, nth } }));
             }
         }

@@ -2,8 +2,10 @@
 //! very binary, and dies by a SIGKILL from outside; its wait status is the proof.
 
 mod freeze;
+pub mod patience;
 pub mod process;
 mod receipt;
+mod rows;
 
 use std::fmt::Display;
 use std::fs;
@@ -21,7 +23,7 @@ use crate::lab::Lab;
 use crate::output::{Line, Output};
 use crate::reconcile::{Reconciliation, listed};
 use crate::store::Store;
-use crate::verdict::{Check, Proofs};
+use crate::verdict::{Check, Proofs, SkippedPart};
 
 /// One play of an experiment.
 pub struct Trial<'a> {
@@ -34,8 +36,8 @@ pub struct Trial<'a> {
     pub checks: Vec<Check>,
     /// What was proved to have happened.
     pub proofs: Proofs,
-    /// What need not be proved, since its part was skipped.
-    pub not_owed: Proofs,
+    /// Which parts were not played.
+    pub skipped: Vec<SkippedPart>,
 }
 
 impl<'a> Trial<'a> {
@@ -53,15 +55,7 @@ impl<'a> Trial<'a> {
         let lab =
             Lab { db: dir.join("outbox.db"), dir, topic, kafka: lab.kafka.clone(), properties: lab.properties.clone() };
         process::at_work(&lab);
-        Ok(Self {
-            lab,
-            name,
-            receipts,
-            out,
-            checks: Vec::new(),
-            proofs: Proofs::default(),
-            not_owed: Proofs::default(),
-        })
+        Ok(Self { lab, name, receipts, out, checks: Vec::new(), proofs: Proofs::default(), skipped: Vec::new() })
     }
 
     /// Tells what happens, as a line of the transcript.
@@ -83,16 +77,18 @@ impl<'a> Trial<'a> {
     /// # Errors
     /// Inconclusive: it ended otherwise.
     pub fn run(&self, line: &str) -> Result<Ended> {
-        self.run_to(line, Exit::Done)
+        let ended = self.play(line)?;
+        ended.expect(line, Exit::Done)?;
+        Ok(ended)
     }
 
-    /// Runs a command line that has to end with this exit code.
+    /// Runs a command line that has to fail.
     ///
     /// # Errors
     /// Inconclusive: it ended otherwise.
-    pub fn run_to(&self, line: &str, exit: Exit) -> Result<Ended> {
+    pub fn run_failing(&self, line: &str) -> Result<Ended> {
         let ended = self.play(line)?;
-        ended.expect(line, exit)?;
+        ended.expect(line, Exit::Failed)?;
         Ok(ended)
     }
 
@@ -139,10 +135,27 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// Inconclusive: it ended otherwise.
-    pub fn to_end(&self, held: Held, exit: Exit) -> Result<Ended> {
+    pub fn to_end(&self, mut held: Held, exit: Exit) -> Result<Ended> {
+        self.go_on(&mut held)?;
+        self.await_end(held, exit)
+    }
+
+    /// Lets a held process go on, without waiting for anything.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn go_on(&self, held: &mut Held) -> Result<()> {
         self.tell("$ kill -USR1 <pid>")?;
+        held.go_on()
+    }
+
+    /// Waits for the end of a process that was let go on, which has to be this one.
+    ///
+    /// # Errors
+    /// Inconclusive: it ended otherwise.
+    pub fn await_end(&self, held: Held, exit: Exit) -> Result<Ended> {
         let line = held.line().to_owned();
-        let ended = held.go_on_to_end()?;
+        let ended = held.end()?;
         self.tell_printed(&ended.printed)?;
         ended.expect(&line, exit)?;
         Ok(ended)
@@ -212,10 +225,10 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// Standard output is closed or full.
-    pub fn skip(&mut self, part: &str, why: &str, proofs: Proofs) -> Result<()> {
-        self.not_owed.kills += proofs.kills;
-        self.not_owed.disturbances += proofs.disturbances;
-        self.tell(&format!("SKIPPED {part}: {why}"))
+    pub fn skip(&mut self, part: &str, why: &str, not_owed: Proofs) -> Result<()> {
+        self.tell(&format!("SKIPPED {part}: {why}"))?;
+        self.skipped.push(SkippedPart { part: part.to_owned(), why: why.to_owned(), not_owed });
+        Ok(())
     }
 
     /// The records of the whole topic; none where there is no topic yet.
@@ -277,32 +290,7 @@ impl<'a> Trial<'a> {
         Store::open(&self.lab.db)
     }
 
-    /// The ids of the loans; "none" where there is none. So too the next three.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn loans(&self) -> Result<String> {
-        Ok(listed(self.store()?.snapshot()?.0))
-    }
-
-    /// The event ids of the outbox rows.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn outbox(&self) -> Result<String> {
-        Ok(listed(self.store()?.snapshot()?.1.into_iter().map(|row| row.event.event_id)))
-    }
-
-    /// The event ids of the pending rows.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn pending(&self) -> Result<String> {
-        let rows = self.store()?.snapshot()?.1;
-        Ok(listed(rows.into_iter().filter(|row| !row.published).map(|row| row.event.event_id)))
-    }
-
-    /// The event ids of the records, copies included, in the order in which they lie in the topic.
+    /// The event ids of the records, copies included, in the order in which they lie in the topic; "none" where there is none.
     ///
     /// # Errors
     /// As [`Trial::records`].

@@ -47,6 +47,17 @@ impl Proofs {
     }
 }
 
+/// A part of an experiment that was not played: this broker cannot show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedPart {
+    /// Which.
+    pub part: String,
+    /// Why not.
+    pub why: String,
+    /// What need not be proved for that reason.
+    pub not_owed: Proofs,
+}
+
 /// What an experiment comes to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]

@@ -63,7 +63,7 @@ fn send(
     holds: &mut Holds,
     out: &Output,
 ) -> Result<()> {
-    bind(store, publisher)?;
+    bind(store, publisher.incarnation())?;
     let event = loan.created();
     let failed = |error| not_acknowledged(&event.event_id, &error, then);
     let in_flight = publisher.send(&event, &event.event_id).map_err(failed)?;

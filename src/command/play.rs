@@ -1,5 +1,7 @@
 //! `run`: plays experiments, one after the other, and judges each.
 
+use std::mem::take;
+
 use anyhow::Result;
 
 use crate::experiment::{self, EXPERIMENTS, Experiment};
@@ -9,7 +11,7 @@ use crate::output::{Line, Output};
 use crate::presence::enter_to_play;
 use crate::trial::process::give_back;
 use crate::trial::{Receipts, Trial, can_freeze, on_interrupt};
-use crate::verdict::{Proofs, Verdict};
+use crate::verdict::Verdict;
 
 pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
     let chosen: Vec<&Experiment> = match names {
@@ -19,10 +21,11 @@ pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
     on_interrupt()?;
     let _alone = enter_to_play(lab)?;
     let receipts = Receipts::of_new_run(lab);
-    let verdicts: Vec<Verdict> =
+    let played: Vec<(Verdict, usize)> =
         give_back(chosen.into_iter().map(|experiment| play(lab, experiment, &receipts, out)).collect())?;
+    let (verdicts, skipped_parts): (Vec<_>, Vec<_>) = played.into_iter().unzip();
     let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| wanted(verdict)).count();
-    let text = format!(
+    let mut text = format!(
         "{} experiments: {} confirmed, {} refuted, {} inconclusive, {} skipped",
         verdicts.len(),
         count(|verdict| *verdict == Verdict::Confirmed),
@@ -30,34 +33,43 @@ pub(super) fn run(lab: &Lab, names: &[String], out: &Output) -> Result<Exit> {
         count(|verdict| matches!(verdict, Verdict::Inconclusive { .. })),
         count(|verdict| matches!(verdict, Verdict::Skipped { .. })),
     );
+    match skipped_parts.iter().sum() {
+        0 => {}
+        1 => text += "; 1 part skipped",
+        n => text += &format!("; {n} parts skipped"),
+    }
     out.line(&Line::Told { text: &text })?;
     Ok(Verdict::exit_of(&verdicts))
 }
 
-fn play(lab: &Lab, experiment: &Experiment, receipts: &Receipts, out: &Output) -> Result<Verdict> {
+/// Plays one; says what it comes to, and how many parts of it were skipped.
+fn play(lab: &Lab, experiment: &Experiment, receipts: &Receipts, out: &Output) -> Result<(Verdict, usize)> {
     let tell = |text: String| out.line(&Line::Told { text: &text });
     tell(format!("# {}", experiment.name))?;
     tell(format!("question   {}", experiment.question))?;
     tell(format!("predicted  {}", experiment.predicted))?;
     let mut trial = Trial::new(lab, experiment.name, receipts, out)?;
-    let (verdict, proved, checks) = if let Some(why) = cannot_show(experiment, lab) {
-        (Verdict::Skipped { why }, Proofs::default(), Vec::new())
+    let verdict = if let Some(why) = cannot_show(experiment, lab) {
+        Verdict::Skipped { why }
     } else {
-        let played = (experiment.play)(&mut trial);
-        let verdict = match played.map_err(Failure::from) {
-            Ok(()) => Verdict::of(experiment.proofs.without(trial.not_owed), trial.proofs, &trial.checks),
+        match (experiment.play)(&mut trial).map_err(Failure::from) {
+            Ok(()) => {
+                let owed = trial.skipped.iter().fold(experiment.proofs, |owed, part| owed.without(part.not_owed));
+                Verdict::of(owed, trial.proofs, &trial.checks)
+            }
             Err(failure) if failure.exit == Exit::Inconclusive => Verdict::Inconclusive { why: failure.to_string() },
             Err(failure) => {
                 trial.end()?;
                 return Err(failure.into());
             }
-        };
-        (verdict, trial.proofs, std::mem::take(&mut trial.checks))
+        }
     };
+    let (proved, skipped, checks) = (trial.proofs, take(&mut trial.skipped), take(&mut trial.checks));
     trial.end()?;
-    out.line(&Line::Judged { experiment: experiment.name, verdict: &verdict, proved, checks: &checks })?;
+    let (name, judged) = (experiment.name, &verdict);
+    out.line(&Line::Judged { experiment: name, verdict: judged, proved, skipped: &skipped, checks: &checks })?;
     tell(format!("lesson     {}\n", experiment.lesson))?;
-    Ok(verdict)
+    Ok((verdict, skipped.len()))
 }
 
 /// Why this broker cannot show the experiment at all.

@@ -35,7 +35,7 @@ pub(super) fn connect_for(lab: &Lab, holds: &Holds, transactional: bool) -> Resu
 /// A send that was refused or is in doubt, with what it means for the event: `then` says what becomes of it.
 pub(super) fn not_acknowledged(event_id: &str, error: &SendError, then: &str) -> anyhow::Error {
     match error {
-        SendError::Refused(why) => Failure::failed(
+        SendError::Rejected(why) | SendError::Refused(why) => Failure::failed(
             format!("{event_id} was refused, and is not in the topic: {why}"),
             format!("look at the topic and at the -X options. {then}"),
         ),

@@ -3,13 +3,13 @@
 use anyhow::Result;
 
 use super::provenance::{connect_for, not_acknowledged};
-use crate::cli::Key;
 use crate::crash::Holds;
+use crate::event::Key;
 use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::{Line, Output, hint};
 use crate::presence::enter;
-use crate::relay::{Marking, Relay};
+use crate::relay::{BookRelay, Marking, Span};
 use crate::store::Store;
 
 pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, key: Key, holds: &mut Holds, out: &Output) -> Result<Exit> {
@@ -21,7 +21,16 @@ pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, key: Key, holds: &mut
     let mut store = Store::open(&lab.db)?;
     let publisher = connect_for(lab, holds, marking == Marking::AfterBrokerCommit)?;
     let command = holds.command();
-    let mut relay = Relay { store: &mut store, publisher: &publisher, key, holds, out, sent: 0, marked: 0 };
+    let mut relay = BookRelay {
+        store: &mut store,
+        publisher: &publisher,
+        key,
+        holds,
+        out,
+        sent: 0,
+        marked: 0,
+        span: Span::default(),
+    };
     if let Err(stopped) = relay.run(limit, marking)? {
         let then = match stopped.marked {
             false => "Its row is pending: the next publish sends it, which can make a duplicate and loses nothing",
@@ -29,7 +38,10 @@ pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, key: Key, holds: &mut
         };
         return Err(not_acknowledged(&stopped.event_id, &stopped.error, then));
     }
-    let Relay { sent, marked, .. } = relay;
+    let BookRelay { sent, marked, span, .. } = relay;
+    if holds.is_traced() {
+        span.tell(marked.into());
+    }
     out.line(&Line::RelayDone { command, sent, marked, unpublished_left: store.counts()?.unpublished })?;
     if sent == 0 {
         hint("nothing was pending: write first (outbox-lab write 5)");

@@ -3,7 +3,6 @@
 use anyhow::Result;
 
 use super::{Experiment, Needs, kills};
-use crate::failure::Exit;
 use crate::trial::Trial;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -21,7 +20,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 fn play(trial: &mut Trial) -> Result<()> {
     let held = trial.hold("naive-hold")?;
     trial.kill(held, &[])?;
-    trial.run_to("publish 10", Exit::Done)?;
+    trial.run("publish 10")?;
     let found = trial.reconcile()?;
     trial.check("business rows / outbox rows / records / event ids", "1/0/0/0", found.tally)?;
     trial.check("orphan rows", "L-2001", found.orphan_rows())?;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Experiment, Needs, kills};
+use super::{Experiment, Needs, disturbances, kills};
 use crate::failure::Exit;
 use crate::trial::{Trial, can_freeze};
 use crate::verdict::Proofs;
@@ -27,7 +27,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     play,
 };
 
-const FROZEN_ONCE: Proofs = Proofs { kills: 0, disturbances: 1 };
+const FROZEN_ONCE: Proofs = disturbances(1);
 
 fn play(trial: &mut Trial) -> Result<()> {
     trial.run("write 5")?;

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use super::{Experiment, Needs};
+use super::{Experiment, Needs, disturbances};
 use crate::event::Record;
 use crate::reconcile::listed;
 use crate::reconcile::{orders_of, overtaken, spread};
 use crate::trial::Trial;
-use crate::verdict::Proofs;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "key-and-order",
@@ -27,7 +26,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
                 before created; keyed by loan id none ever",
     lesson: "The book's reason for the key does not hold: each event has an id of its own, so to key by it scatters an \
              aggregate. Key by the aggregate id, and carry the event id in a header to remove duplicates by.",
-    proofs: Proofs { kills: 0, disturbances: 1 },
+    proofs: disturbances(1),
     needs: Needs::NOTHING,
     play,
 };

@@ -2,10 +2,9 @@
 
 use anyhow::Result;
 
-use super::{Experiment, Needs};
+use super::{Experiment, GIVES_UP_SOON, Needs, disturbances};
 use crate::failure::Exit;
 use crate::trial::Trial;
-use crate::verdict::Proofs;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "send-timeout",
@@ -21,15 +20,14 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     predicted: "1 duplicate, though nobody died: evt-1002 twice",
     lesson: "A timeout says that no answer came, and nothing about the record. In doubt, the relay sends again; only the \
              event id tells the copies apart.",
-    proofs: Proofs { kills: 0, disturbances: 1 },
+    proofs: disturbances(1),
     needs: Needs::FREEZING,
     play,
 };
 
 fn play(trial: &mut Trial) -> Result<()> {
     trial.run("write 2")?;
-    // Not less: an idempotent producer needs up to a second before its first acknowledgement, and more under load.
-    let held = trial.hold("publish 2 -X message.timeout.ms=3000 --hold-at before-send@2")?;
+    let held = trial.hold(&format!("publish 2 {GIVES_UP_SOON} --hold-at before-send@2"))?;
     trial.freeze_broker()?;
     let ended = trial.to_end(held, Exit::Failed)?;
     trial.thaw_broker()?;

@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 
-use super::{Experiment, Needs};
+use super::{Experiment, Needs, disturbances};
 use crate::trial::Trial;
-use crate::verdict::Proofs;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "unique-event-id",
@@ -17,7 +16,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     predicted: "neither row: L-3001 is not there, and evt-1001 is still the event of L-1001 alone",
     lesson: "A shared transaction shares every fate, a refusal as well as a crash. In two transactions the loan would be an \
              orphan row now.",
-    proofs: Proofs { kills: 0, disturbances: 1 },
+    proofs: disturbances(1),
     needs: Needs::NOTHING,
     play,
 };

@@ -50,6 +50,13 @@ impl History {
         self
     }
 
+    /// The outbox row deleted: by a purge, if it was marked; by somebody who dropped it, if it was dead.
+    fn purged(mut self, number: i64) -> Self {
+        let event_id = Loan::numbered(number).created().event_id;
+        self.outbox.retain(|row| row.event.event_id != event_id);
+        self
+    }
+
     fn last_record(mut self, change: impl FnOnce(&mut Record)) -> Self {
         self.records.last_mut().map(change);
         self
@@ -178,5 +185,52 @@ fn somebody_elses_record_with_a_key_is_a_phantom_event() {
 #[test]
 fn a_tombstone_of_a_written_event_is_a_record_of_it() {
     let history = History::default().written(1001).sent(1001).last_record(|record| record.payload = None);
+    assert_eq!(history.findings(), [""; 0]);
+}
+
+#[test]
+fn a_row_purged_after_its_event_was_published_is_no_finding() {
+    let history = (1001..=1003).fold(History::default(), |history, n| history.written(n).sent(n).marked(n));
+    let history = history.purged(1001).purged(1002);
+    assert_eq!(history.findings(), [""; 0]);
+    assert_eq!(history.tally(), "3/1/3/3");
+    assert!(history.meets("3/1/3/3"));
+    assert_eq!(history.purged(1003).findings(), [""; 0], "nor in an outbox that was purged empty");
+}
+
+#[test]
+fn a_duplicate_is_one_also_after_its_row_was_purged() {
+    let history = History::default().written(1001).sent(1001).sent(1001).marked(1001).purged(1001);
+    assert_eq!(history.findings(), ["duplicate evt-1001 x2 partition=0 offsets=0,1"]);
+}
+
+#[test]
+fn a_lost_event_whose_row_was_purged_too_is_an_orphan_row() {
+    // Nothing in the database knows any more that it was ever to be sent.
+    let history = History::default().written(1001).marked(1001).purged(1001);
+    assert_eq!(history.findings(), ["orphan row L-1001: committed, and no event anywhere"]);
+}
+
+#[test]
+fn a_dead_row_that_was_dropped_leaves_an_orphan_row() {
+    let history = History::default().written(1001).written(1002).sent(1002).marked(1002).purged(1001);
+    assert_eq!(history.findings(), ["orphan row L-1001: committed, and no event anywhere"]);
+}
+
+#[test]
+fn a_purged_tombstone_is_no_phantom_event() {
+    let tombstone = |record: &mut Record| record.payload = None;
+    let by_event = History::default().written(1001).sent(1001).last_record(tombstone).marked(1001).purged(1001);
+    assert_eq!(by_event.findings(), [""; 0]);
+    let by_loan = by_event.last_record(|record| record.key = Some(b"L-1001".to_vec()));
+    assert_eq!(by_loan.findings(), [""; 0]);
+    let of_nobody = by_loan.last_record(|record| record.key = Some(b"L-1".to_vec()));
+    assert_eq!(of_nobody.findings().len(), 2, "an orphan row and a phantom event: {:?}", of_nobody.findings());
+}
+
+#[test]
+fn a_loan_with_a_purged_and_a_pending_event_is_no_finding() {
+    let mut history = History::default().written(1001).sent(1001).marked(1001).purged(1001);
+    history.outbox.push(OutboxRow { id: 2, event: Loan::numbered(1001).returned(), published: false });
     assert_eq!(history.findings(), [""; 0]);
 }

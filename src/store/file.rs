@@ -1,73 +1,22 @@
 //! The database file: made, recognised, opened. A file that is not a lab database is refused and never
 //! changed, and a path where nothing is never reads as "everything was lost".
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::schema::{self, APPLICATION_ID, USER_VERSION};
 use crate::failure::Failure;
 
 /// How long SQLite waits for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Marks a lab database in the file's header ("OBLB"), so that no other program's file is taken for one.
-const APPLICATION_ID: i32 = 0x4F42_4C42;
-
-/// The schema's version.
-const USER_VERSION: i32 = 1;
-
-/// The book's two tables (7.1); a consumer's effects and its inbox; and two small ones of the lab's own: the loan
-/// numbers given out, and what the lab noted about the topic.
-const SCHEMA: &str = "
-CREATE TABLE business_loan (
-  loan_id    TEXT NOT NULL PRIMARY KEY,
-  book_id    TEXT NOT NULL,
-  member_id  TEXT NOT NULL,
-  status     TEXT NOT NULL,
-  created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
-) STRICT;
-CREATE TABLE outbox (
-  id           INTEGER PRIMARY KEY AUTOINCREMENT,
-  event_id     TEXT    NOT NULL UNIQUE,
-  aggregate_id TEXT    NOT NULL,
-  event_type   TEXT    NOT NULL,
-  payload      TEXT    NOT NULL,
-  created_at   TEXT    NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
-  published    INTEGER NOT NULL DEFAULT 0 CHECK (published IN (0, 1))
-) STRICT;
-CREATE INDEX outbox_pending ON outbox (id) WHERE published = 0;
-CREATE TABLE effect (
-  id         INTEGER PRIMARY KEY AUTOINCREMENT,
-  event_id   TEXT NOT NULL,
-  applied_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
-) STRICT;
-CREATE TABLE inbox (
-  event_id TEXT NOT NULL PRIMARY KEY
-) STRICT;
-CREATE TABLE loan_number (
-  family TEXT    NOT NULL PRIMARY KEY,
-  first  INTEGER NOT NULL,
-  last   INTEGER NOT NULL
-) STRICT;
-CREATE TABLE lab_note (
-  name  TEXT NOT NULL PRIMARY KEY,
-  value TEXT NOT NULL
-) STRICT;
-";
-
-const DROP_SCHEMA: &str = "
-DROP TABLE IF EXISTS business_loan;
-DROP TABLE IF EXISTS outbox;
-DROP TABLE IF EXISTS effect;
-DROP TABLE IF EXISTS inbox;
-DROP TABLE IF EXISTS loan_number;
-DROP TABLE IF EXISTS lab_note;
-";
 
 /// Refuses a path where something else than a lab database lies.
 ///
@@ -75,6 +24,48 @@ DROP TABLE IF EXISTS lab_note;
 /// It does; nothing was changed.
 pub fn refuse_others(path: &Path) -> Result<()> {
     inspect(path).map(|_| ())
+}
+
+/// A database file that this process has open, by device and inode.
+///
+/// Such a file is not looked into again: to close it would take away every POSIX lock that the process has on it. The next
+/// program to leave would take itself for the last one, and delete the -wal under the connection that is open here; what
+/// that commits afterwards nobody sees. (SQLite 3.51 is more careful when it leaves; the shell on a laptop is older.)
+/// <https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_>
+pub(super) struct InUse((u64, u64));
+
+/// Once for each connection.
+static IN_USE: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+fn in_use() -> MutexGuard<'static, Vec<(u64, u64)>> {
+    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+impl InUse {
+    /// The file at `path` is in use from now on.
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let file = identity(&fs::metadata(path)?);
+        in_use().push(file);
+        Ok(Self(file))
+    }
+
+    /// Is it there still, neither removed nor replaced?
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        fs::metadata(path).is_ok_and(|metadata| identity(&metadata) == self.0)
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut in_use = in_use();
+        if let Some(at) = in_use.iter().position(|file| *file == self.0) {
+            in_use.swap_remove(at);
+        }
+    }
 }
 
 /// What lies at a path.
@@ -115,9 +106,7 @@ pub(super) fn make(path: &Path) -> Result<Connection> {
 /// several that do this at once one is the first and the others find its file.
 fn put_in_place(path: &Path) -> Result<()> {
     let mut empty = Connection::open_in_memory()?;
-    empty.execute_batch(SCHEMA)?;
-    empty.pragma_update(None, "application_id", APPLICATION_ID)?;
-    empty.pragma_update(None, "user_version", USER_VERSION)?;
+    schema::lay(&empty)?;
     let pages = empty.serialize("main")?;
     let draft = beside(path, &format!(".draft.{}", std::process::id()));
     let place = || -> io::Result<()> {
@@ -152,13 +141,6 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
     }
 }
 
-/// Empties a lab database where it lies, in the caller's transaction: a file unlinked or renamed would leave
-/// its -wal behind, and still take writes that nobody will ever see.
-pub(super) fn empty(txn: &rusqlite::Transaction) -> rusqlite::Result<()> {
-    txn.execute_batch(DROP_SCHEMA)?;
-    txn.execute_batch(SCHEMA)
-}
-
 /// Looks at the file's header without SQLite, which may change a file in the course of opening it.
 /// Layout: <https://www.sqlite.org/fileformat2.html#the_database_header>
 fn inspect(path: &Path) -> Result<Found> {
@@ -179,6 +161,9 @@ fn inspect(path: &Path) -> Result<Found> {
     if metadata.len() == 0 {
         return Err(refuse(format!("{} is an empty file, not a database", path.display())));
     }
+    if in_use().contains(&identity(&metadata)) {
+        return Ok(Found::LabDatabase);
+    }
     let mut header = Vec::new();
     File::open(path)
         .and_then(|file| file.take(100).read_to_end(&mut header))
@@ -190,9 +175,9 @@ fn inspect(path: &Path) -> Result<Found> {
     if number(68) != APPLICATION_ID {
         return Err(refuse(format!("{} is another program's SQLite database, not a lab's", path.display())));
     }
-    if number(60) != USER_VERSION {
+    if !(1..=USER_VERSION).contains(&number(60)) {
         return Err(refuse(format!(
-            "{} is a lab database of version {}, and this lab knows version {USER_VERSION}",
+            "{} is a lab database of version {}, and this lab knows versions up to {USER_VERSION}",
             path.display(),
             number(60)
         )));
@@ -232,7 +217,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 /// Opens a lab database and sets what a commit has to mean here: it is answered when it is durable.
 fn open_file(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags)?;
+    let mut db = Connection::open_with_flags(path, flags)?;
     db.busy_timeout(BUSY_TIMEOUT)?;
     // The switch of a fresh file to WAL does not run the busy handler.
     let deadline = Instant::now() + BUSY_TIMEOUT;
@@ -249,5 +234,62 @@ fn open_file(path: &Path) -> Result<Connection> {
     db.pragma_update(None, "synchronous", "FULL")?;
     let synchronous: i64 = db.query_row("PRAGMA synchronous", (), |row| row.get(0))?;
     anyhow::ensure!(synchronous == 2, "SQLite keeps synchronous={synchronous} where it was asked for FULL");
+    schema::migrate(&mut db)?;
     Ok(db)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::process::Command;
+
+    use nix::fcntl::{FcntlArg, fcntl};
+    use nix::libc::{F_UNLCK, F_WRLCK, SEEK_SET, flock};
+
+    use super::{File, InUse, Path, refuse_others};
+    use crate::store::Store;
+
+    const DB: &str = "OUTBOX_LAB_TEST_DB";
+
+    /// The other program of the test below: it asks what SQLite asks when it leaves. A process does not see its own locks.
+    #[test]
+    fn another_program_sees_that_it_is_not_alone() {
+        let Some(path) = std::env::var_os(DB) else { return };
+        // The bytes that SQLite's shared lock is on: <https://www.sqlite.org/src/file/src/os.h>
+        let (l_start, l_len) = (0x4000_0002, 510);
+        let mut lock = flock { l_type: F_WRLCK as _, l_whence: SEEK_SET as _, l_start, l_len, l_pid: 0 };
+        fcntl(File::open(Path::new(&path)).unwrap(), FcntlArg::F_GETLK(&mut lock)).unwrap();
+        let free: i16 = F_UNLCK as _;
+        assert_ne!(lock.l_type, free, "nobody has it open");
+    }
+
+    #[test]
+    fn who_opens_a_database_again_takes_no_lock_from_the_first_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("outbox.db");
+        let first = Store::make(&path).unwrap();
+        refuse_others(&path).unwrap();
+        drop(Store::open(&path).unwrap());
+        drop(first.again().unwrap());
+        let mut other = Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "store::file::tests::another_program_sees_that_it_is_not_alone"]).env(DB, &path);
+        let outcome = |other: &mut Command| String::from_utf8(other.output().unwrap().stdout).unwrap();
+        assert!(outcome(&mut other).contains("1 passed"), "the lock is there");
+        drop(first);
+        assert!(outcome(&mut other).contains("1 failed"), "and only as long as the first connection is");
+    }
+
+    #[test]
+    fn a_file_is_in_use_as_long_as_any_connection_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "not a database").unwrap();
+        let both = [InUse::of(&path).unwrap(), InUse::of(&path).unwrap()];
+        for in_use in both {
+            assert!(refuse_others(&path).is_ok());
+            drop(in_use);
+        }
+        assert!(refuse_others(&path).is_err());
+    }
 }

@@ -2,6 +2,8 @@
 //! was committed is not given out again before the next reset, not even after its rows were purged: a consumer that remembers
 //! its event id would take the new event for a duplicate. One that was rolled back may be.
 
+use std::ops::RangeInclusive;
+
 use anyhow::{Context, Result};
 use rusqlite::Transaction;
 
@@ -41,17 +43,57 @@ impl Family {
 /// A family keeps the span from its first number to its last. Whatever lies in a span is used, by that family
 /// or by the one over whose numbers it went, so three spans hold the whole history.
 pub(super) fn next(txn: &Transaction, family: Family) -> Result<i64> {
-    let last = "SELECT coalesce(max(last), 0) FROM loan_number WHERE family = ?1";
-    let last: i64 = txn.prepare_cached(last)?.query_row([family.name()], |row| row.get(0))?;
-    let after = |number: i64| number.checked_add(1).context("the loan numbers have come to their end");
-    let mut number = family.start().max(after(last)?);
+    let mut number = first_candidate(txn, family)?;
     while let Some(used_to) = used(txn, number)? {
         number = after(used_to)?;
     }
-    let keep = "INSERT INTO loan_number (family, first, last) VALUES (?1, ?2, ?2)
-                ON CONFLICT (family) DO UPDATE SET last = excluded.last";
-    txn.prepare_cached(keep)?.execute((family.name(), number))?;
+    keep(txn, family, number..=number)?;
     Ok(number)
+}
+
+/// As [`next`], for so many numbers on end.
+pub(super) fn span(txn: &Transaction, family: Family, length: u32) -> Result<RangeInclusive<i64>> {
+    let mut first = first_candidate(txn, family)?;
+    loop {
+        let last = first.checked_add(i64::from(length) - 1).context(AT_THEIR_END)?;
+        match used_within(txn, first, last)? {
+            Some(used_to) => first = after(used_to)?,
+            None => {
+                keep(txn, family, first..=last)?;
+                return Ok(first..=last);
+            }
+        }
+    }
+}
+
+const AT_THEIR_END: &str = "the loan numbers have come to their end";
+
+fn after(number: i64) -> Result<i64> {
+    number.checked_add(1).context(AT_THEIR_END)
+}
+
+fn first_candidate(txn: &Transaction, family: Family) -> Result<i64> {
+    let last = "SELECT coalesce(max(last), 0) FROM loan_number WHERE family = ?1";
+    let last: i64 = txn.prepare_cached(last)?.query_row([family.name()], |row| row.get(0))?;
+    Ok(family.start().max(after(last)?))
+}
+
+fn keep(txn: &Transaction, family: Family, numbers: RangeInclusive<i64>) -> Result<()> {
+    let keep = "INSERT INTO loan_number (family, first, last) VALUES (?1, ?2, ?3)
+                ON CONFLICT (family) DO UPDATE SET last = excluded.last";
+    txn.prepare_cached(keep)?.execute((family.name(), numbers.start(), numbers.end()))?;
+    Ok(())
+}
+
+/// As [`used`], of any of these numbers. It reads both tables whole, once for a million numbers as for one.
+fn used_within(txn: &Transaction, first: i64, last: i64) -> Result<Option<i64>> {
+    let sql = "SELECT max(n) FROM (
+                 SELECT last AS n FROM loan_number WHERE first <= ?2 AND last >= ?1
+                 UNION ALL SELECT n FROM (SELECT CAST(substr(loan_id, 3) AS INTEGER) AS n FROM business_loan)
+                           WHERE n BETWEEN ?1 AND ?2
+                 UNION ALL SELECT n FROM (SELECT CAST(substr(event_id, 5) AS INTEGER) AS n FROM outbox)
+                           WHERE n BETWEEN ?1 AND ?2)";
+    Ok(txn.query_row(sql, (first, last), |row| row.get(0))?)
 }
 
 /// The end of the used numbers that `number` lies in, if it is used: by a span, or by a row that somebody

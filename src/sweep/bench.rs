@@ -1,5 +1,6 @@
 //! A worker's place, and one trial after the other in it: hold, kill, restart, drain, reconcile.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -92,30 +93,44 @@ impl<'a> Bench<'a> {
         let mut store = Store::open(&lab.db)?;
         let line = format!("{} --hold-at {}", job.strategy.command(self.sweep.rows), job.at);
         let held = process::hold(&lab, &line)?;
-        let in_flight = if job.at.point == CrashPoint::Sent { self.arrived(&lab, job.at.nth)? } else { Vec::new() };
+        if job.at.point == CrashPoint::Sent {
+            // Handed to the client is not sent: the records themselves are waited for.
+            let sent = i64::from(job.strategy.sent_by(job.at.nth, self.sweep.rows));
+            process::wait_for("the records of a held process", || Ok(self.watch.end(&lab.topic)? >= sent))?;
+        }
         let before = self.left(&store, &lab)?;
         let at = held.at()?;
         // What it said was committed, it has to have committed.
         let answered = held.printed().iter().filter(|line| line.contains(" committed")).count() as u64;
         let (pid, signal) = held.kill()?;
         let after = self.left(&store, &lab)?;
+        let pending = pending(&mut store)?;
+        let in_flight = self.in_flight(job, &lab, &pending)?;
         let trial = job.strategy.name().to_owned();
         self.sweep.receipts.add(&Receipt { trial, at, pid, signal, in_flight, before, after })?;
         let restart = job.strategy.restarted_by(self.sweep.rows);
         process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
         let mut found = self.look(job.strategy, &mut store, &lab)?;
+        if job.strategy.finds() == Rows::Written {
+            found.unexplained_copies = self.copies_but_for(&pending, &lab)?;
+        }
         found.lost_commits = answered.saturating_sub(after.counts.business_loan);
         remove_database(&lab.db);
         Ok(found)
     }
 
-    /// Waits for the record of a process that is held at its nth *sent*, and says of which event it is: handed to the client is
-    /// not sent. Those before it were acknowledged.
-    fn arrived(&self, lab: &Lab, nth: u32) -> Result<Vec<String>> {
-        process::wait_for("the record of a held process", || Ok(self.watch.end(&lab.topic)? >= i64::from(nth)))?;
+    /// The events that were in flight at the kill: sent, and not marked. Where one record is sent at a time, that is the one at
+    /// *sent*.
+    fn in_flight(&self, job: Job, lab: &Lab, pending: &BTreeSet<String>) -> Result<Vec<String>> {
+        if job.at.point != CrashPoint::Sent && !job.strategy.sends_several() {
+            return Ok(Vec::new());
+        }
         let records = self.watch.read(&lab.topic)?;
         let ids = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned));
-        Ok(ids.skip(nth as usize - 1).collect())
+        Ok(match job.strategy.sends_several() {
+            true => ids.filter(|event_id| pending.contains(event_id)).collect(),
+            false => ids.skip(job.at.nth as usize - 1).collect(),
+        })
     }
 
     /// What drains after a run without a kill.
@@ -192,6 +207,14 @@ impl<'a> Bench<'a> {
         Ok(Left { counts: store.counts()?, effects: store.effect_count()?, records })
     }
 
+    /// Copies of events that were not pending at the kill.
+    fn copies_but_for(&self, pending: &BTreeSet<String>, lab: &Lab) -> Result<u64> {
+        let mut seen = BTreeSet::new();
+        let records = self.watch.read(&lab.topic)?;
+        let copies = records.iter().filter_map(|record| record.event_id()).filter(|event_id| !seen.insert(*event_id));
+        Ok(copies.filter(|event_id| !pending.contains(*event_id)).count() as u64)
+    }
+
     /// Database against topic, and effects against both.
     fn look(&self, strategy: Strategy, store: &mut Store, lab: &Lab) -> Result<Found> {
         let (loans, outbox) = store.snapshot()?;
@@ -202,8 +225,14 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// The events whose rows are pending.
+fn pending(store: &mut Store) -> Result<BTreeSet<String>> {
+    let (_, rows) = store.snapshot()?;
+    Ok(rows.into_iter().filter(|row| !row.published).map(|row| row.event.event_id).collect())
+}
+
 fn remove_database(db: &Path) {
-    for suffix in ["", "-wal", "-shm", ".alive.lock"] {
+    for suffix in ["", "-wal", "-shm", ".alive.lock", ".relay-sweep.lock"] {
         let mut name = db.as_os_str().to_owned();
         name.push(suffix);
         let _ = fs::remove_file(PathBuf::from(name));

@@ -20,6 +20,8 @@ pub struct Found {
     pub lost_events: u64,
     /// Records that are copies of others.
     pub duplicates: u64,
+    /// Copies of events whose row was marked before the kill: whoever marks after the acknowledgement never makes one.
+    pub unexplained_copies: u64,
     /// Effects beyond the first of an event.
     pub double_effects: u64,
     /// Events in the topic that had no effect.
@@ -62,6 +64,7 @@ impl Found {
         self.phantom_events += other.phantom_events;
         self.lost_events += other.lost_events;
         self.duplicates += other.duplicates;
+        self.unexplained_copies += other.unexplained_copies;
         self.double_effects += other.double_effects;
         self.lost_effects += other.lost_effects;
         self.lost_commits += other.lost_commits;
@@ -88,6 +91,7 @@ impl Found {
             (self.lost_effects, Harm::LostEffect),
             (self.lost_commits, Harm::LostCommit),
             (self.undrained, Harm::UndrainedRow),
+            (self.unexplained_copies, Harm::UnexplainedCopy),
         ];
         harms.into_iter().filter(|(times, _)| *times > 0).map(|(_, harm)| harm)
     }
@@ -104,6 +108,7 @@ impl fmt::Display for Found {
             (self.lost_effects, "lost effect"),
             (self.lost_commits, "lost commit"),
             (self.undrained, "undrained row"),
+            (self.unexplained_copies, "unexplained copy"),
         ];
         let named = kinds.iter().filter(|(times, _)| *times > 0);
         let named: Vec<_> =
@@ -123,6 +128,9 @@ pub struct Row {
     pub passages: u32,
     /// Deaths by signal 9 that were proved.
     pub kills: u32,
+    /// Is only the bound of its duplicates the same in every sweep, and not their number? So it is where several records are
+    /// in flight at the kill.
+    pub varies: bool,
     /// What was found, all of them together.
     #[serde(flatten)]
     pub found: Found,
@@ -131,7 +139,7 @@ pub struct Row {
 impl Row {
     /// A row to which nothing has been added.
     pub fn new(strategy: &'static str, point: Option<CrashPoint>, passages: u32) -> Self {
-        Self { strategy, point, passages, kills: 0, found: Found::default() }
+        Self { strategy, point, passages, kills: 0, varies: false, found: Found::default() }
     }
 
     /// Adds what one proved kill left.
@@ -145,8 +153,12 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let point = self.point.map_or_else(|| "(no kill)".to_owned(), |point| point.to_string());
         let yes = |is: bool| if is { "yes" } else { "no" };
-        let (lost, doubled) = (yes(self.found.is_loss()), yes(self.found.is_duplicated()));
-        write!(f, "{:<24} {point:<20} {:>5}  {:<18} {lost:<5} {doubled}", self.strategy, self.kills, self.found)
+        let lost = yes(self.found.is_loss());
+        let (found, doubled) = match self.varies && self.point.is_some() && self.found.unexplained_copies == 0 {
+            true => (Found { duplicates: 0, ..self.found }, "in flight"),
+            false => (self.found, yes(self.found.is_duplicated())),
+        };
+        write!(f, "{:<24} {point:<20} {:>5}  {found:<18} {lost:<5} {doubled}", self.strategy, self.kills)
     }
 }
 
@@ -172,6 +184,8 @@ pub enum Harm {
     LostCommit,
     /// A row that no restart sends.
     UndrainedRow,
+    /// A copy of an event whose row was marked before the kill.
+    UnexplainedCopy,
 }
 
 /// What a strategy is known to be: a judge that does not find the faults of the wrong ones is no judge.
@@ -327,6 +341,22 @@ mod tests {
     #[test]
     fn a_sweep_that_killed_nobody_is_inconclusive() {
         assert!(matches!(judge(&[Row::new("good", None, 0)], &BOTH[..1]), Verdict::Inconclusive { .. }));
+    }
+
+    #[test]
+    fn a_copy_of_an_event_that_was_marked_refutes_the_sweep() {
+        let again = Found { duplicates: 1, unexplained_copies: 1, ..Found::default() };
+        let rows = [row("good", CrashPoint::AfterMark, again), row("bad", CrashPoint::AfterMark, lost())];
+        assert_eq!(judge(&rows, BOTH), Verdict::Refuted);
+    }
+
+    #[test]
+    fn duplicates_that_vary_are_told_by_their_bound() {
+        let varying = Row { varies: true, ..row("good", CrashPoint::AfterAck, duplicate()) };
+        assert!(varying.to_string().ends_with("nothing            no    in flight"), "{varying}");
+        let again = Found { unexplained_copies: 1, ..duplicate() };
+        let beyond = Row { varies: true, ..row("good", CrashPoint::AfterAck, again) };
+        assert!(beyond.to_string().ends_with("1 duplicate, 1 unexplained copy no    yes"), "{beyond}");
     }
 
     #[test]

@@ -16,12 +16,11 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::Pid;
 
 use super::freeze;
-use crate::crash::HoldAt;
+use super::patience::deadline;
+pub use super::patience::wait_for;
+use crate::crash::{CrashPoint, HoldAt};
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
-
-/// How long anything in a trial may take before it is inconclusive.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What has to be ended when the run is interrupted.
 static AT_WORK: Mutex<AtWork> = Mutex::new(AtWork { pids: Vec::new(), labs: Vec::new() });
@@ -116,9 +115,19 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Is there a line of its standard output that contains this?
+    pub fn prints(&self, text: &str) -> bool {
+        self.printed.iter().any(|line| line.contains(text))
+    }
+
     /// Is there a line of its standard error that contains this?
     pub fn says(&self, text: &str) -> bool {
         self.said.iter().any(|line| line.contains(text))
+    }
+
+    /// How often it passed each crash point, in the order in which it came to them first, as it told with `--trace`.
+    pub fn passages(&self) -> Vec<HoldAt> {
+        passages(self.said.iter())
     }
 
     /// Did it end with this exit code?
@@ -142,8 +151,7 @@ impl Ended {
     }
 
     fn last_lines(&self) -> String {
-        let all: Vec<_> = self.printed.iter().chain(&self.said).map(String::as_str).collect();
-        all[all.len().saturating_sub(5)..].join("\n  ")
+        last_lines(self.printed.iter().chain(&self.said))
     }
 }
 
@@ -179,12 +187,17 @@ impl Held {
         self.at.parse().map_err(|reason| anyhow::anyhow!("a hold that cannot be read: {reason}"))
     }
 
+    /// How often it has passed a crash point until now, this passage among them, as it told with `--trace`.
+    pub fn passed(&self, point: CrashPoint) -> u32 {
+        passages(self.unheard.iter()).iter().find(|passed| passed.point == point).map_or(0, |passed| passed.nth)
+    }
+
     /// Waits for a line of its standard error that contains this. Words are waited for in the order in which they are said.
     ///
     /// # Errors
     /// Inconclusive: none comes in time.
     pub fn await_word(&mut self, word: &str) -> Result<()> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = deadline();
         let mut heard = Vec::new();
         while let Some(line) = self.next_said(deadline) {
             if line.contains(word) {
@@ -196,42 +209,61 @@ impl Held {
     }
 
     fn next_said(&mut self, deadline: Instant) -> Option<String> {
-        self.unheard
-            .pop_front()
-            .or_else(|| self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok())
+        self.unheard.pop_front().or_else(|| self.next_line_said(deadline))
+    }
+
+    fn next_line_said(&self, deadline: Instant) -> Option<String> {
+        self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
+    }
+
+    /// SIGUSR1.
+    pub fn go_on(&mut self) -> Result<()> {
+        self.printed.clear();
+        self.unheard.clear();
+        self.signal(Signal::SIGUSR1)
     }
 
     /// SIGUSR1, and what it prints until its next hold.
     pub fn next_hold(&mut self) -> Result<Vec<String>> {
-        self.printed.clear();
-        self.unheard.clear();
-        self.signal(Signal::SIGUSR1)?;
+        self.go_on()?;
         self.await_hold()?;
         Ok(self.printed.clone())
     }
 
-    /// SIGUSR1, and its end.
-    pub fn go_on_to_end(mut self) -> Result<Ended> {
-        self.printed.clear();
-        self.signal(Signal::SIGUSR1)?;
-        self.end()
-    }
-
-    /// Its end, and what it has printed until then.
-    fn end(mut self) -> Result<Ended> {
-        let deadline = Instant::now() + DEADLINE;
+    /// Its end, and what it has printed since it was last let go on.
+    pub fn end(mut self) -> Result<Ended> {
+        let deadline = deadline();
         // A process that has ended has closed its output, unless another holds that, too.
         loop {
             match self.stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.printed.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(inconclusive(&self.line, "did not end in time", &self.printed.join("\n  ")));
-                }
+                Err(RecvTimeoutError::Timeout) => return Err(self.is_late("did not end in time")),
             }
         }
-        let status = self.child.wait()?;
-        Ok(Ended { printed: std::mem::take(&mut self.printed), said: self.stderr.iter().collect(), status })
+        self.ended(deadline)
+    }
+
+    /// What it comes to, once its output is closed. It may have closed that, and live on.
+    fn ended(&mut self, deadline: Instant) -> Result<Ended> {
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => return Err(self.is_late("did not end in time")),
+                // It is on its last steps: a sweep has no millisecond to give away here.
+                None => thread::sleep(Duration::from_micros(100)),
+            }
+        };
+        let said = std::iter::from_fn(|| self.next_line_said(deadline)).collect();
+        Ok(Ended { printed: std::mem::take(&mut self.printed), said, status })
+    }
+
+    /// Inconclusive, with its last lines. Not waited for yet, it still has its pid: whatever a script has started, and would
+    /// leave behind, is ended with it.
+    fn is_late(&self, what: &str) -> anyhow::Error {
+        let said: Vec<_> = self.unheard.iter().cloned().chain(self.stderr.try_iter()).collect();
+        kill_group(self.child.id());
+        inconclusive(&self.line, what, &last_lines(self.printed.iter().chain(&said)))
     }
 
     /// SIGKILL from outside. Returns its pid and the signal that it died of.
@@ -253,7 +285,7 @@ impl Held {
     }
 
     fn await_hold(&mut self) -> Result<()> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = deadline();
         loop {
             match self.stdout.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
@@ -268,14 +300,10 @@ impl Held {
                         return Err(inconclusive(&self.line, &what, ""));
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    return Err(inconclusive(&self.line, "came to no hold in time", &self.printed.join("\n  ")));
-                }
+                Err(RecvTimeoutError::Timeout) => return Err(self.is_late("came to no hold in time")),
                 Err(RecvTimeoutError::Disconnected) => {
-                    let status = self.child.wait()?;
-                    let said = self.stderr.iter().collect();
-                    let ended = Ended { printed: self.printed.clone(), said, status };
-                    let what = format!("ended by itself, with {status}, and came to no hold");
+                    let ended = self.ended(deadline)?;
+                    let what = format!("ended by itself, with {}, and came to no hold", ended.status);
                     return Err(inconclusive(&self.line, &what, &ended.last_lines()));
                 }
             }
@@ -287,7 +315,7 @@ impl Held {
     /// The hint on standard error names the point, also where the book's words on standard output do not.
     fn hear_where(&mut self, deadline: Instant) {
         "an unnamed point".clone_into(&mut self.at);
-        while let Ok(line) = self.stderr.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        while let Some(line) = self.next_line_said(deadline) {
             if let Some(at) = line.strip_prefix("outbox-lab: held at ").and_then(|rest| rest.split(',').next()) {
                 at.clone_into(&mut self.at);
                 return;
@@ -349,6 +377,12 @@ fn kill_group(pid: u32) {
     }
 }
 
+/// What lines tell of how often crash points were passed.
+fn passages<'a>(said: impl Iterator<Item = &'a String>) -> Vec<HoldAt> {
+    let passed = said.filter_map(|line| line.strip_prefix("outbox-lab: passed "));
+    passed.filter_map(|told| told.replace(' ', "@").parse().ok()).collect()
+}
+
 /// The holds that a command line asks for, as the process will name them.
 fn asked_for(line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -383,26 +417,16 @@ fn command(lab: &Lab, line: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits for a state, with a deadline.
-pub fn wait_for(what: &str, mut state: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + DEADLINE;
-    while !state()? {
-        if Instant::now() > deadline {
-            return Err(Failure::inconclusive(
-                format!("waited in vain for {what}"),
-                "play it again, on a quieter machine",
-            ));
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
 fn inconclusive(line: &str, what: &str, last_lines: &str) -> anyhow::Error {
     Failure::inconclusive(
         format!("outbox-lab {line} {what}\n  {last_lines}"),
         "play it again; the receipts tell what was proved",
     )
+}
+
+fn last_lines<'a>(lines: impl Iterator<Item = &'a String>) -> String {
+    let all: Vec<_> = lines.map(String::as_str).collect();
+    all[all.len().saturating_sub(5)..].join("\n  ")
 }
 
 fn lines_of(source: Option<impl Read + Send + 'static>) -> Receiver<String> {

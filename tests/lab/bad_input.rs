@@ -14,14 +14,25 @@ use std::path::{Path, PathBuf};
 use crate::support::{Ended, Lab, bytes};
 
 /// The commands that make a database where none is.
-const MAKERS: [&str; 5] = ["reset", "naive", "naive-hold", "write 1", "write-hold 1"];
+const MAKERS: [&str; 6] = ["reset", "naive", "naive-hold", "write 1", "write-hold 1", "fill 1"];
 
 /// The commands that want one to be there.
-const READERS: [&str; 5] = ["verify", "rollback", "publish 1", "publish-hold 1", "reconcile"];
+const READERS: [&str; 10] = [
+    "verify",
+    "rollback",
+    "publish 1",
+    "publish-hold 1",
+    "reconcile",
+    "stats",
+    "stats --watch",
+    "purge --older-than 0s",
+    "dead list",
+    "dead drop evt-1001",
+];
 
 /// Runs a command line that must be refused before it does anything.
 #[track_caller]
-fn refused(lab: &Lab, line: &str, code: i32) -> Ended {
+pub fn refused(lab: &Lab, line: &str, code: i32) -> Ended {
     let ended = lab.at_once([line]).remove(0).exits(code);
     assert_eq!(ended.stdout, "", "a refusal prints nothing");
     ended

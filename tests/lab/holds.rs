@@ -19,6 +19,11 @@ const DEATHS: &[Death] = &[
     (&["write 2"], "publish 2 --hold-at after-mark@2", [2, 2, 2, 0], 2),
     (&["write 2", "publish 2"], "apply --hold-at after-effect@2", [2, 2, 2, 0], 2),
     (&["write 2", "publish 2"], "apply --hold-at after-offset-commit@2", [2, 2, 2, 0], 2),
+    (&["write 2"], "relay --hold-at after-claim", [2, 2, 0, 2], 0),
+    (&["write 2"], "relay --batch 1 --hold-at after-fetch", [2, 2, 0, 2], 0),
+    (&["write 2"], "relay --batch 1 --hold-at before-mark@2", [2, 2, 1, 1], 2),
+    (&["write 2"], "relay --batch 1 --hold-at after-mark@2", [2, 2, 2, 0], 2),
+    (&["write 2", "publish 1"], "purge --older-than 0s --hold-at after-purge-chunk", [2, 1, 0, 1], 1),
     // The old rows are still there, and the topic is a new one.
     (&["write 2", "publish 2"], "reset --hold-at after-topic", [2, 2, 2, 0], 0),
 ];
@@ -72,7 +77,7 @@ fn no_crash_point_is_left_out_of_that_table() {
         .take_while(|line| line.starts_with("  "))
         .map(|line| line.split_whitespace().next().unwrap().to_owned())
         .collect();
-    assert_eq!(names.len(), 14, "{}", refused.stderr);
+    assert_eq!(names.len(), 17, "{}", refused.stderr);
     for name in names {
         let is_killed_at = DEATHS.iter().any(|(_, line, ..)| {
             let point = line.split_whitespace().last().unwrap();

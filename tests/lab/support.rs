@@ -351,10 +351,16 @@ impl Held {
     /// Waits for a line of standard error that contains this.
     #[track_caller]
     pub fn until_says(&self, text: &str) {
+        self.says_next(text);
+    }
+
+    /// The next line of standard error that contains this.
+    #[track_caller]
+    pub fn says_next(&self, text: &str) -> String {
         loop {
             let line = self.stderr.recv_timeout(DEADLINE).expect("the process says nothing of the kind");
             if line.contains(text) {
-                return;
+                return line;
             }
         }
     }

@@ -28,7 +28,7 @@ fn what_is_not_a_lab_database_is_refused_and_stays_as_it_was() {
     let by_hand = other_program(&data.join("by-hand.db"));
     by_hand.execute_batch("CREATE TABLE business_loan (loan_id TEXT); CREATE TABLE outbox (id INTEGER)").unwrap();
     lab.ok("--db data/newer.db write 3");
-    other_program(&data.join("newer.db")).execute_batch("PRAGMA user_version = 2").unwrap();
+    other_program(&data.join("newer.db")).execute_batch("PRAGMA user_version = 3").unwrap();
 
     let before = content(&data);
     for (db, reason) in [
@@ -38,7 +38,7 @@ fn what_is_not_a_lab_database_is_refused_and_stays_as_it_was() {
         ("data/other.db", "data/other.db is another program's SQLite database, not a lab's"),
         ("data/at-work.db", "data/at-work.db is another program's SQLite database, not a lab's"),
         ("data/by-hand.db", "data/by-hand.db is another program's SQLite database, not a lab's"),
-        ("data/newer.db", "data/newer.db is a lab database of version 2, and this lab knows version 1"),
+        ("data/newer.db", "data/newer.db is a lab database of version 3, and this lab knows versions up to 2"),
         ("/dev/null", "/dev/null is not a file"),
     ] {
         for command in MAKERS.iter().chain(&READERS).chain(&["--json verify"]) {
@@ -116,7 +116,8 @@ fn a_database_that_stays_locked_ends_a_command_after_five_seconds_and_nothing_is
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     assert_eq!(lab.counts(), [3, 3, 0, 3], "whoever only reads is not kept waiting");
     let begun = Instant::now();
-    for ended in lab.at_once(["write 1", "write-hold 2", "naive", "rollback", "publish 1", "publish-hold 1"]) {
+    let writers = ["write 1", "write-hold 2", "naive", "rollback", "publish 1", "publish-hold 1"];
+    for ended in lab.at_once(writers.iter().chain(&["purge --older-than 0s", "dead drop evt-1001", "fill 1"])) {
         assert_eq!(ended.stdout, "");
         ended.exits(4).says("the database .lab/outbox.db was locked by another program").names_next_step();
     }
