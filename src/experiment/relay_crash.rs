@@ -15,8 +15,8 @@ use crate::trial::{Held, Trial, process};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "relay-crash",
     question: "A relay sends and marks whole batches, several at a time. What does a kill leave, at each point where it can die?",
-    claim: "Every order of send and mark has a gap. With the mark last the gap leaves a duplicate, which the event id removes, \
-            and no loss.",
+    claim: "The window between send and mark is there, whatever one does: what a crash finds in it is sent again, and nothing \
+            is lost.",
     steps: &[
         "write four loans; a relay with batches of two publishes them and counts the crash points that it passes",
         "for each passage of each, from the beginning: write four loans; hold the relay there, wait for all that it has handed \
