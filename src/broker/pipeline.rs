@@ -172,6 +172,12 @@ impl Pipeline {
         self.producer.purge(PurgeConfig::default().queue().inflight());
     }
 
+    /// Why the client sends nothing any more, if so: a gap in a partition's records, as a rejection leaves one. What it has
+    /// and will not send has its outcome only when it is purged.
+    pub fn broken(&self) -> Option<String> {
+        self.producer.client().fatal_error().map(|(_, why)| why)
+    }
+
     /// What the client has to say on the side, such as why a connection cannot be made.
     pub fn complaint(&self) -> String {
         self.producer.context().reports.complaint()

@@ -190,8 +190,15 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         self.flights.iter().map(|flight| flight.batch.len()).sum()
     }
 
-    /// Gives up on what is in flight for too long, and says that the broker is waited for before that.
+    /// Gives up on what is in flight where the client has stopped, or for too long, and says that the broker is waited for before that.
     fn look_at_the_oldest(&mut self) {
+        if !self.flights.is_empty()
+            && !self.is_in_trouble
+            && let Some(why) = self.link.pipeline.broken()
+        {
+            self.end(End::Trouble(why));
+            self.link.pipeline.purge();
+        }
         let timeout = send_timeout(self.relay.lab);
         if let Some(oldest) = self.flights.front().map(|flight| flight.at.elapsed()) {
             let records = self.in_flight();
@@ -254,6 +261,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                 Handed::Full => {}
                 Handed::Broken(why) => {
                     self.end(End::Trouble(format!("no more records can be handed over: {why}")));
+                    self.link.pipeline.purge();
                     break;
                 }
             }

@@ -2,6 +2,7 @@
 
 mod beside;
 mod envelope;
+mod history;
 mod kills;
 mod leases;
 mod outage;

@@ -3,49 +3,54 @@
 use nix::sys::signal::{Signal, kill};
 
 use super::{all_marked, broker_pid, copies, events, nothing_is_lost_or_out_of_order, start, told};
-use crate::support::{Held, Lab, freeze, on_each_broker_alone, wait_for};
+use crate::support::{Lab, freeze, on_each_broker_alone, wait_for};
 
 /// A send timeout that a test can wait for; a real Kafka's first acknowledgement takes up to a second.
 fn timeout(lab: &Lab) -> &'static str {
     if lab.kafka.is_some() { "-X message.timeout.ms=2500" } else { "-X message.timeout.ms=1000" }
 }
 
-/// Reads on until the relay has said that it waits for the broker, and that it gave sends up.
-fn waits(relay: &Held) {
+/// The broker is frozen while a relay stands at that crash point, until it has said that it waits, and goes on.
+fn outlasts(lab: &Lab, test: &str, how: &str, at: &str) {
+    lab.ok("reset --partitions 4");
+    lab.ok("write 10");
+    lab.ok("return 5");
+    let options = format!("{how} --key aggregate --batch 3 {}", timeout(lab));
+    let relay = lab.hold(&format!("--json relay {options} --hold-at {at}"));
+    let Some(broker) = broker_pid(lab, test) else { return };
+    freeze(broker);
+    relay.go_on();
     relay.until_says("what is not marked stays pending, and is sent again");
-    relay.until_says("waiting for the broker: ");
+    if how == "--follow" {
+        relay.until_says("waiting for the broker: ");
+    }
+    kill(broker, Signal::SIGCONT).unwrap();
+    all_marked(lab);
+    if how == "--follow" {
+        relay.signal(Signal::SIGTERM);
+    }
+    let told = told(&relay.end().exits(0));
+    assert_eq!((&told["marked"], &told["rejected"], &told["dead"]), (&15.into(), &0.into(), &0.into()));
+    assert_eq!(events(lab, "attempts > 0"), [""; 0], "an outage is not poison");
+    nothing_is_lost_or_out_of_order(lab, &copies(lab));
 }
 
 #[test]
-fn a_relay_outlasts_a_broker_that_is_away_for_longer_than_a_send_may_take() {
-    const TEST: &str = "a_relay_outlasts_a_broker_that_is_away";
-    on_each_broker_alone(TEST, |lab| {
-        // Before the topic is known, and in mid-work; one that ends, and one that goes on.
-        for (how, at) in [("--follow", "before-send"), ("--follow", "before-send@6"), ("--once", "before-send@6")] {
-            lab.ok("reset --partitions 4");
-            lab.ok("write 10");
-            lab.ok("return 5");
-            let options = format!("{how} --key aggregate --batch 3 {}", timeout(lab));
-            let relay = lab.hold(&format!("--json relay {options} --hold-at {at}"));
-            let Some(broker) = broker_pid(lab, TEST) else { return };
-            freeze(broker);
-            relay.go_on();
-            if how == "--follow" {
-                waits(&relay)
-            } else {
-                relay.until_says("and is sent again")
-            }
-            kill(broker, Signal::SIGCONT).unwrap();
-            all_marked(lab);
-            if how == "--follow" {
-                relay.signal(Signal::SIGTERM);
-            }
-            let told = told(&relay.end().exits(0));
-            assert_eq!((&told["marked"], &told["rejected"], &told["dead"]), (&15.into(), &0.into(), &0.into()));
-            assert_eq!(events(lab, "attempts > 0"), [""; 0], "an outage is not poison");
-            nothing_is_lost_or_out_of_order(lab, &copies(lab));
-        }
-    });
+fn a_relay_that_follows_outlasts_a_broker_that_is_away_for_longer_than_a_send_may_take() {
+    const TEST: &str = "a_relay_that_follows_outlasts_a_broker_that_is_away";
+    on_each_broker_alone(TEST, |lab| outlasts(lab, TEST, "--follow", "before-send@6"));
+}
+
+#[test]
+fn a_relay_that_is_to_end_outlasts_it_too() {
+    const TEST: &str = "a_relay_that_is_to_end_outlasts_it_too";
+    on_each_broker_alone(TEST, |lab| outlasts(lab, TEST, "--once", "before-send@6"));
+}
+
+#[test]
+fn a_broker_that_is_away_before_the_first_send_is_waited_for_too() {
+    const TEST: &str = "a_broker_that_is_away_before_the_first_send_is_waited_for_too";
+    on_each_broker_alone(TEST, |lab| outlasts(lab, TEST, "--follow", "before-send"));
 }
 
 #[test]
@@ -57,7 +62,7 @@ fn an_outage_while_it_has_nothing_to_do_does_not_end_a_relay_that_follows() {
     let broker = lab.broker_pid();
     freeze(broker);
     lab.ok("write 2");
-    relay.until_says("waiting for the broker: ");
+    relay.until_says("and is sent again");
     kill(broker, Signal::SIGCONT).unwrap();
     all_marked(&lab);
     assert_eq!(copies(&lab).len(), 2);

@@ -77,11 +77,10 @@ fn a_second_signal_ends_it_at_once() {
     all_marked(&lab);
     let broker = lab.broker_pid();
     freeze(broker);
-    lab.ok("write 2");
+    lab.ok("fill 2");
     relay.until_says("waiting for the broker: ");
     relay.signal(Signal::SIGTERM);
-    // The first is being heeded as soon as the second can come.
-    relay.until_says("waiting for the broker: ");
+    relay.until_says("told to stop: 2 records in flight are waited for");
     relay.signal(Signal::SIGINT);
     let ended = relay.end();
     kill(broker, Signal::SIGCONT).unwrap();
