@@ -1,9 +1,9 @@
 //! The broker is away: for a while, for good, or as another one.
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 
-use super::{all_marked, broker_pid, copies, events, nothing_is_lost_or_out_of_order, start, told};
-use crate::support::{Lab, freeze, on_each_broker_alone, wait_for};
+use super::{Frozen, all_marked, copies, events, nothing_is_lost_or_out_of_order, start, told};
+use crate::support::{Lab, on_each_broker_alone, wait_for};
 
 /// A send timeout that a test can wait for; a real Kafka's first acknowledgement takes up to a second.
 fn timeout(lab: &Lab) -> &'static str {
@@ -17,14 +17,13 @@ fn outlasts(lab: &Lab, test: &str, how: &str, at: &str) {
     lab.ok("return 5");
     let options = format!("{how} --key aggregate --batch 3 {}", timeout(lab));
     let relay = lab.hold(&format!("--json relay {options} --hold-at {at}"));
-    let Some(broker) = broker_pid(lab, test) else { return };
-    freeze(broker);
+    let Some(broker) = Frozen::broker_of(lab, test) else { return };
     relay.go_on();
     relay.until_says("what is not marked stays pending, and is sent again");
     if how == "--follow" {
         relay.until_says("waiting for the broker: ");
     }
-    kill(broker, Signal::SIGCONT).unwrap();
+    drop(broker);
     all_marked(lab);
     if how == "--follow" {
         relay.signal(Signal::SIGTERM);
@@ -59,11 +58,10 @@ fn an_outage_while_it_has_nothing_to_do_does_not_end_a_relay_that_follows() {
     lab.ok("reset");
     let relay = start(&lab, &format!("relay --follow {}", timeout(&lab)));
     wait_for("its lease", || lab.ok("stats").contains("slots=64").then_some(()));
-    let broker = lab.broker_pid();
-    freeze(broker);
+    let broker = Frozen::broker_of(&lab, "").unwrap();
     lab.ok("write 2");
     relay.until_says("and is sent again");
-    kill(broker, Signal::SIGCONT).unwrap();
+    drop(broker);
     all_marked(&lab);
     assert_eq!(copies(&lab).len(), 2);
     relay.signal(Signal::SIGTERM);
@@ -75,12 +73,11 @@ fn when_the_broker_does_not_come_back_a_relay_that_is_to_end_says_what_to_do() {
     let lab = Lab::new();
     lab.ok("write 3");
     let relay = lab.hold("relay --once -X message.timeout.ms=500 --hold-at before-send@2");
-    let broker = lab.broker_pid();
-    freeze(broker);
+    let broker = Frozen::broker_of(&lab, "").unwrap();
     relay.go_on();
-    let ended = relay.end();
-    kill(broker, Signal::SIGCONT).unwrap();
-    ended.exits(4).says("does not answer").says(&format!("kill -CONT {broker}")).names_next_step();
+    let (ended, pid) = (relay.end(), broker.0);
+    drop(broker);
+    ended.exits(4).says("does not answer").says(&format!("kill -CONT {pid}")).names_next_step();
     assert_eq!(lab.counts(), [3, 3, 0, 3]);
     assert_eq!(lab.ok("stats").lines().count(), 1, "its lease was given back");
     lab.ok("relay");
