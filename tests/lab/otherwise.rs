@@ -2,6 +2,7 @@
 //! refuted, and where a proof is missing nothing can be concluded.
 
 use std::collections::BTreeSet;
+use std::thread;
 
 use serde_json::Value;
 
@@ -173,9 +174,12 @@ fn is_refuted(lab: &Lab, (experiment, otherwise, found): Otherwise) {
 
 #[test]
 fn every_experiment_can_be_refuted() {
-    for otherwise in OTHERWISE {
-        is_refuted(&Lab::new(), *otherwise);
-    }
+    // Most of the time they wait: for brokers that answer late, for leases to run out.
+    thread::scope(|scope| {
+        for some in OTHERWISE.chunks(OTHERWISE.len().div_ceil(4)) {
+            scope.spawn(|| some.iter().for_each(|otherwise| is_refuted(&Lab::new(), *otherwise)));
+        }
+    });
 }
 
 #[test]
