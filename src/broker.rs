@@ -245,7 +245,7 @@ impl Publisher {
     pub fn send_record(&self, record: &Outgoing) -> Result<InFlight<'_>, SendError> {
         let (ack, outcome) = sync_channel(1);
         let id = Header { key: ID_HEADER, value: Some(record.event_id) };
-        let mut message = BaseRecord::<str, str, _>::with_opaque_to(record.topic, Box::new(ack))
+        let mut message = BaseRecord::<str, [u8], _>::with_opaque_to(record.topic, Box::new(ack))
             .key(record.key)
             .headers(OwnedHeaders::new().insert(id));
         message.payload = record.payload;

@@ -64,7 +64,7 @@ pub struct Event {
 impl Event {
     /// The record that tells of it.
     pub fn outgoing<'a>(&'a self, topic: &'a str, key: &'a str) -> Outgoing<'a> {
-        let payload = (!self.is_tombstone).then_some(self.payload.as_str());
+        let payload = (!self.is_tombstone).then_some(self.payload.as_bytes());
         Outgoing { topic, key, event_id: &self.event_id, payload }
     }
 }
@@ -79,7 +79,7 @@ pub struct Outgoing<'a> {
     /// What goes into the header `id`.
     pub event_id: &'a str,
     /// The value; `None` is a tombstone.
-    pub payload: Option<&'a str>,
+    pub payload: Option<&'a [u8]>,
 }
 
 /// What the records of the topic are keyed by. Records of one key lie in one partition, in the order of their sending.

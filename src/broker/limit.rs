@@ -48,7 +48,7 @@ pub fn send_from_memory(lab: &Lab, records: &[Outgoing]) -> Result<Duration> {
 fn send(producer: &ThreadedProducer<Count>, record: &Outgoing) -> Result<()> {
     loop {
         let id = Header { key: ID_HEADER, value: Some(record.event_id) };
-        let mut message = BaseRecord::<str, str>::to(record.topic)
+        let mut message = BaseRecord::<str, [u8]>::to(record.topic)
             .key(record.key)
             .headers(OwnedHeaders::new_with_capacity(1).insert(id));
         message.payload = record.payload;

@@ -141,7 +141,7 @@ impl Pipeline {
     pub fn send(&self, nth: u64, place: usize, record: &Outgoing) -> Handed {
         let tag = (nth as usize) << PLACE_BITS | place;
         let id = Header { key: ID_HEADER, value: Some(record.event_id) };
-        let mut message = BaseRecord::<str, str, usize>::with_opaque_to(record.topic, tag)
+        let mut message = BaseRecord::<str, [u8], usize>::with_opaque_to(record.topic, tag)
             .key(record.key)
             .headers(OwnedHeaders::new_with_capacity(1).insert(id));
         message.payload = record.payload;

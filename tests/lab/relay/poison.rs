@@ -228,3 +228,19 @@ fn a_type_that_no_topic_can_be_named_after_is_the_rows_own_fault() {
     assert_eq!(events(&lab, "published = 0"), ["evt-1002"]);
     assert!(lab.ok("dead list").contains("no topic can be named"));
 }
+
+#[test]
+fn a_payload_that_is_no_text_goes_out_byte_for_byte_and_an_id_that_is_none_is_named() {
+    let lab = Lab::new();
+    lab.ok("write 3");
+    by_hand(&lab, "UPDATE outbox SET payload = CAST(x'00ff80' AS TEXT) WHERE event_id = 'evt-1002'");
+    assert_eq!(relay(&lab, "")["marked"], 3);
+    let consumed = lab.command(["consume"]).output().unwrap().stdout;
+    assert!(consumed.windows(4).any(|bytes| bytes == b",\0\xff\x80"), "{}", String::from_utf8_lossy(&consumed));
+
+    lab.ok("write 1");
+    by_hand(&lab, "UPDATE outbox SET aggregate_id = CAST(x'ff' AS TEXT) WHERE event_id = 'evt-1004'");
+    lab.run("relay").exits(4).says("the outbox row 4 is not UTF-8 in its column aggregate_id").names_next_step();
+    by_hand(&lab, "UPDATE outbox SET aggregate_id = 'L-1004' WHERE event_id = 'evt-1004'");
+    assert_eq!(relay(&lab, "")["marked"], 1);
+}
