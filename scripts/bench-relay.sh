@@ -107,6 +107,7 @@ row "a poll, 1000000 published rows over none" "$(ratio "$none" "$behind")" "" "
 # From commit to acknowledgement, rows written one by one.
 "$lab" reset >/dev/null 2>&1
 "$lab" write 1 >/dev/null
+: >said
 "$lab" relay --follow --metrics 127.0.0.1:0 2>said >/dev/null &
 follower=$!
 until address=$(sed -n 's|.*metrics at http://\(.*\)/metrics|\1|p' said) && [ -n "$address" ]; do sleep 0.05; done
