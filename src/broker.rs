@@ -296,6 +296,13 @@ impl InFlight<'_> {
 /// a refusal in the client's own memory, is certain.
 fn is_refusal(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
-    let refusals = [Code::ClusterAuthorizationFailed, Code::Authentication, Code::QueueFull];
+    let refusals = [
+        Code::ClusterAuthorizationFailed,
+        Code::TopicAuthorizationFailed,
+        Code::Authentication,
+        Code::QueueFull,
+        Code::UnknownTopic,
+        Code::UnknownTopicOrPartition,
+    ];
     error.rdkafka_error_code().is_some_and(|code| refusals.contains(&code))
 }

@@ -68,7 +68,7 @@ impl Metrics {
         self.sends_in_doubt.fetch_add(sends, Relaxed);
     }
 
-    /// A producer had a fatal error, and another was made in its place.
+    /// Another producer was made, since sends over the last one were in doubt or rejected.
     pub fn new_producer(&self) {
         self.new_producers.fetch_add(1, Relaxed);
     }

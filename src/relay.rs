@@ -6,6 +6,7 @@ mod book;
 mod careful;
 mod marker;
 mod pass;
+mod poison;
 mod reader;
 mod routes;
 mod scan;
@@ -34,7 +35,7 @@ use crate::broker::{Pipeline, Publisher, send_timeout};
 use crate::clock::{ms_of, now_ms};
 use crate::crash::{CrashPoint, SharedHolds};
 use crate::event::{Incarnation, Key};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::metrics::Metrics;
 use crate::output::{Line, Output, hint};
@@ -130,9 +131,9 @@ pub struct Done {
 }
 
 /// What comes in while a relay is at work.
-enum Event {
-    /// A batch was read.
-    Read(Batch),
+enum News {
+    /// A batch was read, and this was left until then.
+    Read(Batch, Left),
     /// There is no pending row that was not looked at, so far.
     Exhausted(Left),
     /// A batch is marked.
@@ -146,8 +147,8 @@ enum Event {
 /// The connection to the broker, and what comes in over it. A new one is made when sends are in doubt.
 struct Link {
     pipeline: Pipeline,
-    events: Receiver<Event>,
-    sender: Sender<Event>,
+    news: Receiver<News>,
+    sender: Sender<News>,
     /// The number of the next batch.
     next: u64,
 }
@@ -185,6 +186,7 @@ impl<'a, 'b> Relay<'a, 'b> {
         plan: &'a Plan,
         mut store: Store,
         holds: &'a SharedHolds<'a, 'b>,
+        span: Span,
         out: &'a Output,
     ) -> Result<Self> {
         let timeout = send_timeout(lab);
@@ -209,7 +211,7 @@ impl<'a, 'b> Relay<'a, 'b> {
             careful: None,
             is_bound: false,
             done: Done::default(),
-            span: Span::default(),
+            span,
         })
     }
 
@@ -253,7 +255,14 @@ impl<'a, 'b> Relay<'a, 'b> {
     }
 
     fn passes(&mut self) -> Result<Left> {
-        let mut link = self.connect()?;
+        let begun = Instant::now();
+        let mut link = match self.plan.follow {
+            false => self.connect()?,
+            true => match self.reconnect(begun)? {
+                Some(link) => link,
+                None => return self.all_that_is_pending(Left::default()),
+            },
+        };
         self.tenure.keep(&mut self.store)?;
         self.holds.reached(CrashPoint::AfterClaim)?;
         let mut fruitless_since = Instant::now();
@@ -283,7 +292,6 @@ impl<'a, 'b> Relay<'a, 'b> {
                     if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
                         return Err(self.gives_up(&why));
                     }
-                    self.count(Metrics::new_producer);
                     drop(link);
                     self.careful = None;
                     if self.done == before && !stop::is_asked_for() {
@@ -294,6 +302,7 @@ impl<'a, 'b> Relay<'a, 'b> {
                         Some(link) => link,
                         None => return self.all_that_is_pending(Left::default()),
                     };
+                    self.count(Metrics::new_producer);
                 }
             }
         }
@@ -306,14 +315,14 @@ impl<'a, 'b> Relay<'a, 'b> {
     }
 
     fn connect(&self) -> Result<Link> {
-        let (sender, events) = channel();
+        let (sender, news) = channel();
         let settled = sender.clone();
         let room = self.plan.batch.saturating_mul(BATCHES_IN_FLIGHT as u32 + 1);
         let pipeline = Pipeline::connect(self.lab, room, move |nth| {
             // Nobody listens any more when a new link was made.
-            let _ = settled.send(Event::Settled(nth));
+            let _ = settled.send(News::Settled(nth));
         })?;
-        Ok(Link { pipeline, events, sender, next: 0 })
+        Ok(Link { pipeline, news, sender, next: 0 })
     }
 
     /// Connects anew, as long as it takes; `None` if the relay is asked to stop in the meantime.
@@ -330,10 +339,13 @@ impl<'a, 'b> Relay<'a, 'b> {
                     return Ok(Some(link));
                 }
                 Err(error) => {
-                    if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
-                        return Err(error);
+                    let failure = Failure::from(error);
+                    // What the command line asks for will be refused the next time, too.
+                    let is_hopeless = failure.exit == Exit::Usage;
+                    if is_hopeless || !self.plan.follow && fruitless_since.elapsed() > self.patience() {
+                        return Err(failure.into());
                     }
-                    hint(&format!("waiting for the broker: {}", Failure::from(error)));
+                    hint(&format!("waiting for the broker: {failure}"));
                 }
             }
             self.tenure.keep(&mut self.store)?;

@@ -70,8 +70,10 @@ pub struct Outcome {
     pub acknowledged: Vec<bool>,
     /// Those that the broker rejected, by their place. Others may have been rejected with the one at fault.
     pub rejected: Vec<(usize, String)>,
-    /// Why some have no acknowledgement, if any has none.
-    pub in_doubt: Option<String>,
+    /// How many have no outcome that is certain.
+    pub in_doubt: u64,
+    /// Why not, if any has none.
+    pub why: Option<String>,
 }
 
 /// Sends batches of events, each record handed over at once.
@@ -266,7 +268,8 @@ impl Ledger {
             Ok(()) => entry.outcome.acknowledged[place] = true,
             Err(error) if is_rejection(error) => entry.outcome.rejected.push((place, reason(error))),
             Err(error) => {
-                entry.outcome.in_doubt.get_or_insert_with(|| reason(error));
+                entry.outcome.in_doubt += 1;
+                entry.outcome.why.get_or_insert_with(|| reason(error));
             }
         }
         entry.taken == Some(entry.reported)
@@ -296,7 +299,7 @@ impl Outcome {
 }
 
 /// Is it certain that the record is not in the topic, and will never be: a fault of the record's own? What a broker that is
-/// away, or that does not let the client in, answers is none.
+/// away, or that does not let the client in, answers is none; and neither is a topic that is gone, which can be made anew.
 pub(super) fn is_rejection(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
     let rejections = [
@@ -306,10 +309,7 @@ pub(super) fn is_rejection(error: &KafkaError) -> bool {
         Code::InvalidRecord,
         Code::InvalidTopic,
         Code::PolicyViolation,
-        Code::TopicAuthorizationFailed,
         Code::UnknownPartition,
-        Code::UnknownTopic,
-        Code::UnknownTopicOrPartition,
     ];
     error.rdkafka_error_code().is_some_and(|code| rejections.contains(&code))
 }

@@ -13,6 +13,7 @@ use crate::relay::{BookRelay, Marking, Span};
 use crate::store::Store;
 
 pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, key: Key, holds: &mut Holds, out: &Output) -> Result<Exit> {
+    let span = Span::begin();
     if lab.db.exists() {
         // The embedded broker will want it; made later, it would not say that this command is alive.
         lab.make_dir()?;
@@ -21,16 +22,7 @@ pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, key: Key, holds: &mut
     let mut store = Store::open(&lab.db)?;
     let publisher = connect_for(lab, holds, marking == Marking::AfterBrokerCommit)?;
     let command = holds.command();
-    let mut relay = BookRelay {
-        store: &mut store,
-        publisher: &publisher,
-        key,
-        holds,
-        out,
-        sent: 0,
-        marked: 0,
-        span: Span::default(),
-    };
+    let mut relay = BookRelay { store: &mut store, publisher: &publisher, key, holds, out, sent: 0, marked: 0, span };
     if let Err(stopped) = relay.run(limit, marking)? {
         let then = match stopped.marked {
             false => "Its row is pending: the next publish sends it, which can make a duplicate and loses nothing",

@@ -13,11 +13,12 @@ use crate::lock::{Kind, LockFile};
 use crate::metrics::{Metrics, loopback_only, serve};
 use crate::output::{Line, Output, hint};
 use crate::presence::{beside_database, enter};
-use crate::relay::{Plan, Relay, stop};
+use crate::relay::{Plan, Relay, Span, stop};
 use crate::shard::{Shard, Slots};
 use crate::store::{Store, refuse_others};
 
 pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) -> Result<Exit> {
+    let span = Span::begin();
     stop::on_signal()?;
     if lab.db.exists() {
         // The embedded broker will want it; made later, it would not say that this command is alive.
@@ -44,7 +45,7 @@ pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) 
         metrics,
     };
     let shared = SharedHolds::of(holds);
-    let mut relay = Relay::new(lab, &plan, store, &shared, out)?;
+    let mut relay = Relay::new(lab, &plan, store, &shared, span, out)?;
     let left = relay.run()?;
     let (done, span) = (relay.done, relay.span);
     if left.leased > 0 {

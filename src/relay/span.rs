@@ -14,13 +14,12 @@ pub struct Span {
     last_mark: Option<Instant>,
 }
 
-impl Default for Span {
-    fn default() -> Self {
+impl Span {
+    /// Begins now: on the first line of a command.
+    pub fn begin() -> Self {
         Self { begun: Instant::now(), first_ack: None, last_mark: None }
     }
-}
 
-impl Span {
     /// An acknowledgement came.
     pub fn acknowledged(&mut self) {
         self.first_ack.get_or_insert_with(Instant::now);

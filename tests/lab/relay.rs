@@ -192,7 +192,7 @@ fn everything_pending_is_sent_and_marked_once() {
 fn the_last_line_is_told_in_json_too() {
     let lab = Lab::new();
     lab.ok("write 3");
-    let left = json!({ "leased": 0, "waiting": 0, "held_back": 0, "dead": 0, "unsent": 0 });
+    let left = json!({ "leased": 0, "of_other_shards": 0, "waiting": 0, "held_back": 0, "dead": 0, "unsent": 0 });
     let all = json!({
         "line": "relayed", "acknowledged": 3, "marked": 3, "refused": 0, "rejected": 0, "dead": 0, "left": left,
     });
