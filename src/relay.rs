@@ -265,7 +265,8 @@ impl<'a, 'b> Relay<'a, 'b> {
         };
         self.tenure.keep(&mut self.store)?;
         self.holds.reached(CrashPoint::AfterClaim)?;
-        let mut fruitless_since = Instant::now();
+        // Since the first trouble after the last thing that was done.
+        let mut fruitless_since: Option<Instant> = None;
         loop {
             let before = self.done;
             let end = match self.be_careful(&link.pipeline)? {
@@ -276,7 +277,7 @@ impl<'a, 'b> Relay<'a, 'b> {
                 None => Pass::begin(self, &mut link)?.play()?,
             };
             if self.done != before {
-                fruitless_since = Instant::now();
+                fruitless_since = None;
             }
             match end {
                 // What was rejected with others was never tried alone: what it stood behind may be marked by now.
@@ -289,7 +290,8 @@ impl<'a, 'b> Relay<'a, 'b> {
                 }
                 End::LookAgain => {}
                 End::Trouble(why) => {
-                    if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
+                    let since = *fruitless_since.get_or_insert_with(Instant::now);
+                    if !self.plan.follow && since.elapsed() > self.patience() {
                         return Err(self.gives_up(&why));
                     }
                     drop(link);
@@ -298,7 +300,7 @@ impl<'a, 'b> Relay<'a, 'b> {
                         // What ends at once each time is not to be tried without a pause.
                         thread::sleep(RECONNECT);
                     }
-                    link = match self.reconnect(fruitless_since)? {
+                    link = match self.reconnect(since)? {
                         Some(link) => link,
                         None => return self.all_that_is_pending(Left::default()),
                     };
