@@ -168,6 +168,8 @@ pub struct Relay<'a, 'b> {
     suspects: BTreeSet<i64>,
     /// Sends one record at a time; made when there is a row to be careful with.
     careful: Option<Publisher>,
+    /// Other relays that hold a lease, and were told of.
+    told_of: BTreeSet<String>,
     /// Was the first send noted in the database?
     is_bound: bool,
     /// What it has done.
@@ -209,6 +211,7 @@ impl<'a, 'b> Relay<'a, 'b> {
             routes: Routes::new(lab, plan.envelope, plan.key),
             suspects: BTreeSet::new(),
             careful: None,
+            told_of: BTreeSet::new(),
             is_bound: false,
             done: Done::default(),
             span,
@@ -238,13 +241,14 @@ impl<'a, 'b> Relay<'a, 'b> {
         Ok(left)
     }
 
-    /// Says who holds what this relay left.
+    /// Says who holds what this relay leaves.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn tell_leases(&self) -> Result<()> {
+    pub fn tell_leases(&mut self) -> Result<()> {
         for Leased { owner, slots, left_ms } in self.store.leases(now_ms())? {
-            if left_ms > 0 && owner != self.plan.owner {
+            // One that renews its lease is told of once.
+            if left_ms > 0 && owner != self.plan.owner && self.told_of.insert(owner.clone()) {
                 let seconds = left_ms as f64 / 1_000.0;
                 hint(&format!(
                     "{owner} has a lease on {slots} of {SLOTS} slots for {seconds:.1} s more, if it does not renew it"
@@ -286,6 +290,7 @@ impl<'a, 'b> Relay<'a, 'b> {
                 End::Stopped(left) => return self.all_that_is_pending(left),
                 // Also for one that is to end: what was lost may be free again.
                 End::LookAgain if !self.tenure.is_complete() => {
+                    self.tell_leases()?;
                     self.tenure.keep(&mut self.store)?;
                 }
                 End::LookAgain => {}
@@ -312,8 +317,12 @@ impl<'a, 'b> Relay<'a, 'b> {
 
     /// What was left by reason, and the rows that a relay which was stopped did not come to.
     fn all_that_is_pending(&self, left: Left) -> Result<Left> {
-        let unsent = self.store.counts()?.unpublished.saturating_sub(left.rows());
-        Ok(Left { unsent, ..left })
+        let unpublished = self.store.counts()?.unpublished;
+        match unpublished.checked_sub(left.rows()) {
+            Some(unsent) => Ok(Left { unsent, ..left }),
+            // Others have marked some of it since it was looked at.
+            None => Ok(Left { unsent: unpublished, ..Left::default() }),
+        }
     }
 
     fn connect(&self) -> Result<Link> {

@@ -17,6 +17,7 @@ use super::{BATCHES_IN_FLIGHT, Link, News, Relay, stop};
 use crate::broker::{Handed, Outcome, send_timeout};
 use crate::crash::CrashPoint;
 use crate::output::hint;
+use crate::shard::SLOTS;
 use crate::store::{Batch, Lease, Pending};
 
 /// How long to wait for an event before looking at clocks and signals.
@@ -250,6 +251,12 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         let turnover = self.relay.tenure.keep(&mut self.relay.store)?;
         if !turnover.lost.is_empty() {
             hint("the lease was lost: another relay has claimed it, since it was not put off in time");
+        }
+        if !turnover.won.is_empty() {
+            hint(&format!(
+                "took over {} of {SLOTS} slots, whose lease had run out or was given back",
+                turnover.won.iter().count()
+            ));
         }
         // Lost and won back is lost all the same: in between another relay may have sent what was read here.
         if !turnover.lost.is_empty() || !turnover.won.is_empty() {
