@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use self::values::{duration, owner, property, servers, topic};
+use self::values::{duration, lease, owner, property, servers, topic};
 use crate::crash::HoldAt;
 use crate::event::Key;
 use crate::lab::Lab;
@@ -136,8 +136,9 @@ pub struct RelayArgs {
     /// What a record looks like, and where it goes
     #[arg(long, value_name = "ENVELOPE", default_value = "book")]
     pub envelope: Envelope,
-    /// How long a lease lasts from each renewal, and so for how long at the most a killed relay delays its rows
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    /// How long a lease lasts from each renewal, and so for how long at the most a killed relay delays its rows: a day at
+    /// the most
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
     pub lease: Duration,
     /// A name for this relay; one that is started again under its name takes over at once from the one that died
     #[arg(long, value_name = "NAME", value_parser = owner)]

@@ -19,8 +19,26 @@ const OWN_PROPERTIES: &[&str] = &[
     "allow.auto.create.topics",
 ];
 
+/// 1000 years. No outbox is older, and the time so long ago is still one that SQLite can write.
+const LONGEST: Duration = Duration::from_secs(1_000 * 31_557_600);
+
+/// The rows of a killed relay wait for its lease to expire: nobody wants to wait longer.
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a number and its unit, as in 500ms, 30s, 15m or 7d".to_owned())
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration <= LONGEST => Ok(duration),
+        Ok(_) => Err("1000 years are the most".to_owned()),
+        Err(_) => Err("write a number and its unit, as in 500ms, 30s, 15m or 7d".to_owned()),
+    }
+}
+
+pub(super) fn lease(text: &str) -> Result<Duration, String> {
+    let lease = duration(text)?;
+    if lease <= LONGEST_LEASE {
+        return Ok(lease);
+    }
+    Err("a day (24h) is the most, since the rows of a killed relay wait for its lease to expire".to_owned())
 }
 
 pub(super) fn topic(name: &str) -> Result<String, String> {

@@ -115,6 +115,16 @@ fn a_duration_without_a_unit_says_how_to_write_it() {
 }
 
 #[test]
+fn a_duration_that_nobody_can_mean_is_refused() {
+    let lab = Lab::new();
+    for line in ["stats --max-age 200000000y", "purge --older-than 1001y"] {
+        lab.run(line).exits(2).says("1000 years are the most");
+    }
+    lab.ok("write 1");
+    assert_eq!(lab.ok("purge --older-than 1000y"), "[purge] deleted=0\n");
+}
+
+#[test]
 fn a_watch_sees_what_others_commit_and_keeps_no_reset_waiting() {
     let lab = Lab::new();
     lab.ok("reset");
