@@ -90,6 +90,11 @@ impl Store {
         Self::of(file::open(path)?, path)
     }
 
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Another connection to this very database, for another thread.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::store::{Leased, Stats, Store};
 
 /// A server on a free port, over a database with two pending rows.
 struct Serving {
-    _folder: TempDir,
+    folder: TempDir,
     at: SocketAddr,
     metrics: Arc<Metrics>,
 }
@@ -24,7 +24,7 @@ impl Serving {
         store.fill(2, 2, false).unwrap();
         let metrics = Arc::new(Metrics::new());
         let at = serve("127.0.0.1:0".parse().unwrap(), &metrics, store).unwrap();
-        Self { _folder: folder, at, metrics }
+        Self { folder, at, metrics }
     }
 
     /// Sends this, and returns everything that comes back.
@@ -132,6 +132,18 @@ fn any_other_request_is_answered_for_what_it_is() {
         let answer = serving.answer(request);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer} to {}", request.escape_ascii());
     }
+}
+
+#[test]
+fn a_database_that_cannot_be_read_is_named_with_what_to_do() {
+    let serving = Serving::new();
+    let db = serving.folder.path().join("outbox.db");
+    rusqlite::Connection::open(&db).unwrap().execute_batch("DROP TABLE outbox").unwrap();
+    let answer = serving.scrape();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
+    assert!(body.starts_with(&format!("the database {} refused (SQLite: ", db.display())), "{body}");
+    assert!(body.contains("\n  next: look at "), "{body}");
 }
 
 #[test]
