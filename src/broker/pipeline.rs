@@ -13,12 +13,12 @@ use anyhow::Result;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{Producer, ProducerContext, PurgeConfig, ThreadedProducer};
 
-use super::client::{Parting, Reports, client_config, create, no_answer, reason};
+use super::client::{Delivery, Parting, Reports, base_record, client_config, create, delivery, no_answer, reason};
 use super::{ANSWER_TIMEOUT, Cluster, SEND_TIMEOUT};
-use crate::event::{ID_HEADER, Incarnation, Outgoing};
+use crate::event::{Incarnation, Outgoing};
 use crate::failure::Failure;
 use crate::lab::Lab;
 
@@ -142,12 +142,7 @@ impl Pipeline {
     /// Hands over the record at a place of a batch that was begun.
     pub fn send(&self, nth: u64, place: usize, record: &Outgoing) -> Handed {
         let tag = (nth as usize) << PLACE_BITS | place;
-        let id = Header { key: ID_HEADER, value: Some(record.event_id) };
-        let mut message = BaseRecord::<str, [u8], usize>::with_opaque_to(record.topic, tag)
-            .key(record.key)
-            .headers(OwnedHeaders::new_with_capacity(1).insert(id));
-        message.payload = record.payload;
-        match self.producer.send(message) {
+        match self.producer.send(base_record(record, tag)) {
             Ok(()) => Handed::Taken,
             Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => Handed::Full,
             Err((error, _)) if is_rejection(&error) => Handed::Rejected(reason(&error)),
@@ -217,15 +212,8 @@ impl ProducerContext for Acks {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
-        use rdkafka::Message;
         let (nth, place) = ((tag >> PLACE_BITS) as u64, tag & (MAX_BATCH as usize - 1));
-        let delivery = match result {
-            // Without an offset nobody has acknowledged anything.
-            Ok(message) if message.offset() < 0 => Err(&KafkaError::Canceled),
-            Ok(_) => Ok(()),
-            Err((error, _)) => Err(error),
-        };
-        let settled = self.ledger().report(nth, place, delivery);
+        let settled = self.ledger().report(nth, place, delivery(result));
         if settled {
             (self.settled)(nth);
         }
@@ -261,15 +249,15 @@ impl Ledger {
     }
 
     /// `true` if the batch is settled by this.
-    fn report(&mut self, nth: u64, place: usize, delivery: Result<(), &KafkaError>) -> bool {
+    fn report(&mut self, nth: u64, place: usize, delivery: Delivery) -> bool {
         let Some(entry) = self.entry(nth) else { return false };
         entry.reported += 1;
         match delivery {
-            Ok(()) => entry.outcome.acknowledged[place] = true,
-            Err(error) if is_rejection(error) => entry.outcome.rejected.push((place, reason(error))),
+            Ok(_) => entry.outcome.acknowledged[place] = true,
+            Err(error) if is_rejection(&error) => entry.outcome.rejected.push((place, reason(&error))),
             Err(error) => {
                 entry.outcome.in_doubt += 1;
-                entry.outcome.why.get_or_insert_with(|| reason(error));
+                entry.outcome.why.get_or_insert_with(|| reason(&error));
             }
         }
         entry.taken == Some(entry.reported)
