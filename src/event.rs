@@ -91,6 +91,16 @@ pub enum Key {
     Aggregate,
 }
 
+impl Key {
+    /// That of an event's record.
+    pub fn of<'a>(self, event_id: &'a str, aggregate_id: &'a str) -> &'a str {
+        match self {
+            Self::Event => event_id,
+            Self::Aggregate => aggregate_id,
+        }
+    }
+}
+
 /// The type of the events that `write` makes, as in the book's topic `library.loan.created`.
 pub const CREATED: &str = "library.loan.created";
 

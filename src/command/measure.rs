@@ -25,10 +25,9 @@ pub(super) fn run(lab: &Lab, what: Measured, key: Key, out: &Output) -> Result<E
     let (times, took) = match what {
         Measured::Sends => {
             let rows = store.pending(i64::MIN, u32::MAX)?;
-            let records = rows.iter().map(|row| {
-                let key = if key == Key::Event { &row.event.event_id } else { &row.event.aggregate_id };
-                row.event.outgoing(&lab.topic, key)
-            });
+            let records = rows
+                .iter()
+                .map(|row| row.event.outgoing(&lab.topic, key.of(&row.event.event_id, &row.event.aggregate_id)));
             (rows.len() as u64, send_from_memory(lab, &records.collect::<Vec<_>>())?)
         }
         Measured::Marks => {
