@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 pub use super::ended::Ended;
@@ -20,7 +20,7 @@ use super::ended::{inconclusive, last_lines, passages};
 use super::freeze;
 use super::patience::deadline;
 pub use super::patience::wait_for;
-use crate::crash::{CrashPoint, HoldAt};
+use crate::crash::{CrashPoint, HoldAt, ending_signals};
 use crate::failure::Exit;
 use crate::lab::Lab;
 
@@ -57,10 +57,7 @@ pub fn undisturbed<T>(step: impl FnOnce() -> T) -> T {
 /// # Errors
 /// The signals cannot be waited for.
 pub fn on_interrupt() -> Result<()> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
+    let signals = ending_signals();
     signals.thread_block()?;
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else { return };
