@@ -42,6 +42,18 @@ pub fn enter(lab: &Lab) -> Result<Presence> {
     stand(locks, Kind::Shared)
 }
 
+/// As [`enter`], for a command that sends: where there is a database, the lab directory is made first. The embedded broker
+/// will want it; made later, it would not say that this command is alive.
+///
+/// # Errors
+/// As [`enter`]; or the lab directory cannot be made.
+pub fn enter_to_send(lab: &Lab) -> Result<Presence> {
+    if lab.db.exists() {
+        lab.make_dir()?;
+    }
+    enter(lab)
+}
+
 /// For a command that makes what is missing.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use crate::lab::Lab;
 use crate::lock::{Kind, LockFile};
 use crate::metrics::{Metrics, loopback_only, serve};
 use crate::output::{Line, Output, hint};
-use crate::presence::{beside_database, enter};
+use crate::presence::{beside_database, enter_to_send};
 use crate::relay::{Plan, Relay, Span, stop};
 use crate::shard::{Shard, Slots};
 use crate::store::{Store, refuse_others};
@@ -20,11 +20,7 @@ use crate::store::{Store, refuse_others};
 pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) -> Result<Exit> {
     let span = Span::begin();
     stop::on_signal()?;
-    if lab.db.exists() {
-        // The embedded broker will want it; made later, it would not say that this command is alive.
-        lab.make_dir()?;
-    }
-    let _present = enter(lab)?;
+    let _present = enter_to_send(lab)?;
     let (owner, named) = match &args.owner {
         Some(name) => (name.clone(), Some(alone_of_its_name(lab, name)?)),
         None => (format!("relay-{}", std::process::id()), None),
