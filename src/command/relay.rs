@@ -15,7 +15,7 @@ use crate::output::{Line, Output, hint};
 use crate::presence::{beside_database, enter_to_send};
 use crate::relay::{Plan, Relay, Span, stop};
 use crate::shard::{Shard, Slots};
-use crate::store::{Store, refuse_others};
+use crate::store::Store;
 
 pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) -> Result<Exit> {
     let span = Span::begin();
@@ -68,7 +68,6 @@ fn watched(store: &Store, addr: SocketAddr, anywhere: bool) -> Result<Arc<Metric
 
 /// The proof that no other relay of this name is alive on the database: what it leased is then this one's.
 fn alone_of_its_name(lab: &Lab, name: &str) -> Result<Option<LockFile>> {
-    refuse_others(&lab.db)?;
     if !lab.db.exists() {
         // Which will be said when it is opened.
         return Ok(None);

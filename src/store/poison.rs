@@ -14,8 +14,6 @@ use crate::shard::slot_of;
 pub struct Tried {
     /// The row's id.
     pub id: i64,
-    /// Whose event it is.
-    pub aggregate_id: String,
     /// How often it was rejected.
     pub attempts: u32,
     /// When it may be tried again, in milliseconds since 1970.
@@ -61,12 +59,11 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub fn tried(&self) -> Result<Vec<Tried>> {
-        let sql = "SELECT id, aggregate_id, attempts, next_try_at FROM outbox
+        let sql = "SELECT id, attempts, next_try_at FROM outbox
                    WHERE published = 0 AND attempts > 0 AND dead = 0 ORDER BY id";
         let mut query = self.db.prepare_cached(sql)?;
-        let rows = query.query_map((), |row| {
-            Ok(Tried { id: row.get(0)?, aggregate_id: row.get(1)?, attempts: row.get(2)?, next_try_at: row.get(3)? })
-        })?;
+        let rows = query
+            .query_map((), |row| Ok(Tried { id: row.get(0)?, attempts: row.get(1)?, next_try_at: row.get(2)? }))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
