@@ -9,11 +9,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use self::values::{duration, lease, owner, property, servers, topic};
+use self::values::{address, duration, lease, owner, property, servers, topic};
 use crate::crash::HoldAt;
 use crate::event::Key;
 use crate::lab::Lab;
-use crate::metrics;
 use crate::reconcile::Tally;
 use crate::relay::{Envelope, OnPoison};
 use crate::shard::Shard;
@@ -153,7 +152,7 @@ pub struct RelayArgs {
     #[arg(long, value_name = "WHAT", default_value = "hold-key")]
     pub on_poison: OnPoison,
     /// Serve counters and gauges for Prometheus at http://ADDR/metrics
-    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub metrics: Option<SocketAddr>,
     /// Also where others than this machine can reach it
     #[arg(long, requires = "metrics")]

@@ -6,7 +6,7 @@ mod serve;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub use self::exposition::exposition;
-pub use self::serve::{address, loopback_only, serve};
+pub use self::serve::{loopback_only, serve};
 
 /// The upper bounds of the histogram's buckets, in milliseconds: around the 10 ms that a relay which is woken by a commit
 /// takes, and up to a minute, where somebody should be looking.

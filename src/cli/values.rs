@@ -1,5 +1,6 @@
 //! The values of options: how each is written, and what is said of one that is not.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::lab::is_topic_name;
@@ -56,6 +57,11 @@ pub(super) fn owner(name: &str) -> Result<String, String> {
     Err("a name is 1 to 64 letters, digits, dots, underscores and dashes".to_owned())
 }
 
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "write ADDRESS:PORT, as in 127.0.0.1:9464 or [::1]:9464; port 0 takes a free one".to_owned())
+}
+
 pub(super) fn servers(list: &str) -> Result<String, String> {
     let legal = |server: &str| {
         let (host, port) = server.rsplit_once(':')?;
@@ -79,5 +85,17 @@ pub(super) fn property(text: &str) -> Result<(String, String), String> {
             Err("the lab stands on this one: it does not give it away".to_owned())
         }
         _ => Ok((key.to_owned(), value.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn an_address_that_is_none_says_how_to_write_one() {
+        for text in ["", "9464", "localhost:9464", "127.0.0.1", "127.0.0.1:65536", "::1:9464"] {
+            assert!(address(text).is_err_and(|how| how.contains("127.0.0.1:9464")), "{text}");
+        }
     }
 }

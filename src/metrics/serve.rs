@@ -24,15 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a request may be: its first line and its headers.
 const REQUEST: usize = 8 * 1024;
 
-/// An address to serve on, from the command line.
-///
-/// # Errors
-/// It is not one; the text says how to write it.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "write ADDRESS:PORT, as in 127.0.0.1:9464 or [::1]:9464; port 0 takes a free one".to_owned())
-}
-
 /// Refuses an address that others can reach, unless they are meant to.
 ///
 /// # Errors

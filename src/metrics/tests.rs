@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use super::{Metrics, address, exposition, loopback_only, serve};
+use super::{Metrics, exposition, loopback_only, serve};
 use crate::failure::Failure;
 use crate::store::{Leased, Stats, Store};
 
@@ -192,16 +192,13 @@ fn an_address_that_cannot_be_served_on_says_why_and_what_to_type() {
 #[test]
 fn an_address_that_others_can_reach_has_to_be_meant() {
     for text in ["127.0.0.1:9464", "127.1.2.3:0", "[::1]:9464", "[::ffff:127.0.0.1]:9464"] {
-        loopback_only(address(text).unwrap(), false).unwrap();
+        loopback_only(text.parse().unwrap(), false).unwrap();
     }
     for text in ["0.0.0.0:9464", "[::]:9464", "192.0.2.1:80"] {
-        let addr = address(text).unwrap();
+        let addr = text.parse().unwrap();
         let refused = Failure::from(loopback_only(addr, false).unwrap_err());
         assert_eq!(refused.exit, crate::failure::Exit::Usage);
         assert!(refused.to_string().contains("--metrics-anywhere"), "{refused}");
         loopback_only(addr, true).unwrap();
-    }
-    for text in ["", "9464", "localhost:9464", "127.0.0.1", "127.0.0.1:65536", "::1:9464"] {
-        assert!(address(text).is_err_and(|how| how.contains("127.0.0.1:9464")), "{text}");
     }
 }
