@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
+use clap::{Args, Parser, Subcommand};
 
 use self::values::{address, duration, lease, owner, property, servers, topic};
 use crate::crash::HoldAt;
 use crate::event::Key;
 use crate::lab::Lab;
+use crate::output::Measured;
 use crate::reconcile::Tally;
 use crate::relay::{Envelope, OnPoison};
 use crate::shard::Shard;
@@ -267,7 +267,7 @@ pub enum Command {
         #[arg(long)]
         published: bool,
     },
-    /// What a relay cannot beat on this machine, for measurements
+    /// How fast the parts of a relay's work are by themselves, and how many records a topic has, for measurements
     #[command(hide = true)]
     Measure {
         /// What
@@ -315,20 +315,6 @@ pub enum Command {
     /// Give back what this lab holds outside its directory: end the embedded broker, or delete the topics that it
     /// made on a real Kafka
     Clean,
-}
-
-/// What a relay cannot beat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Measured {
-    /// The records of the pending rows, sent from memory, with no database
-    Sends,
-    /// The marks of the pending rows, in transactions of 5000, with no broker
-    Marks,
-    /// The relay's query for the next 100 pending rows
-    Polls,
-    /// Records of a topic of one partition, by its high watermark
-    Ends,
 }
 
 /// How the outbox is watched.

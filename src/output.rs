@@ -3,15 +3,16 @@
 //!
 //! Nothing that goes to standard output holds a pid, a time or a random id, but for `stats`: ages are what it is asked for.
 
+use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
+use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cli::Measured;
 use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
@@ -103,6 +104,26 @@ pub enum BookHold {
     Write {},
     /// publish-hold: between the acknowledgements of so many records and the marks.
     Publish { sent: u32 },
+}
+
+/// What is measured, for a relay to be held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measured {
+    /// The records of the pending rows, sent from memory, with no database: no relay is faster
+    Sends,
+    /// The marks of the pending rows, in transactions of 5000, with no broker: no relay is faster
+    Marks,
+    /// The relay's query for the next 100 pending rows
+    Polls,
+    /// Records of a topic of one partition, by its high watermark
+    Ends,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.to_possible_value().as_ref().map_or("", |value| value.get_name()))
+    }
 }
 
 /// What a command has to say: one line of standard output. Texts are the book's (7.1), to the letter, where
@@ -294,7 +315,7 @@ impl Line<'_> {
                 if left.rows() > 0 { write!(w, " ({left})") } else { Ok(()) }
             }
             Self::Measured { what, times, seconds } => {
-                write!(w, "[measure] {what:?} times={times} seconds={seconds:.6}")
+                write!(w, "[measure] {what} times={times} seconds={seconds:.6}")
             }
             Self::Applied { key, at, skipped, effects } => {
                 let what = if *skipped { "skipped" } else { "applied" };

@@ -1,15 +1,15 @@
-//! `measure`: what a relay cannot beat on this machine, for `scripts/bench.sh` to hold it against.
+//! `measure`: what `scripts/bench-relay.sh` holds a relay against: the sends and the marks that it cannot beat, its query for
+//! pending rows, and the end of the topic that it sent to.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use crate::broker::{Cluster, Watch, send_from_memory};
-use crate::cli::Measured;
 use crate::event::Key;
 use crate::failure::Exit;
 use crate::lab::Lab;
-use crate::output::{Line, Output};
+use crate::output::{Line, Measured, Output};
 use crate::presence::enter;
 use crate::store::Store;
 

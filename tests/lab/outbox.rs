@@ -353,6 +353,19 @@ fn fill_shares_its_events_out_among_so_many_loans() {
 }
 
 #[test]
+fn what_is_measured_has_one_name_in_text_and_in_json() {
+    let lab = Lab::new();
+    lab.ok("fill 7");
+    let text = lab.ok("measure marks");
+    assert!(text.starts_with("[measure] marks times=7 seconds=0."), "{text}");
+    let measured = json(&lab.ok("--json measure marks"));
+    assert_eq!(
+        (&measured["line"], &measured["what"], &measured["times"]),
+        (&"measured".into(), &"marks".into(), &0.into())
+    );
+}
+
+#[test]
 fn fill_takes_a_span_that_nobody_has_used() {
     let lab = Lab::new();
     lab.ok("naive");
