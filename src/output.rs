@@ -3,6 +3,8 @@
 //!
 //! Nothing that goes to standard output holds a pid, a time or a random id, but for `stats`: ages are what it is asked for.
 
+mod shape;
+
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -13,6 +15,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use self::shape::{judged_text, n_of, path_text, record_json, stats_text};
 use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
@@ -344,8 +347,12 @@ impl Line<'_> {
             ),
             Self::Finding(finding) => write!(w, "[reconcile] {finding}"),
             Self::Sum { records, events, redelivered, without_event_id } => {
-                let (record, event) = (plural(*records, "record"), plural(*events, "event"));
-                write!(w, "[reconcile] {records} {record} = {events} {event} + {redelivered} redelivered")?;
+                write!(
+                    w,
+                    "[reconcile] {} = {} + {redelivered} redelivered",
+                    n_of(*records, "record"),
+                    n_of(*events, "event")
+                )?;
                 match without_event_id {
                     0 => Ok(()),
                     n => write!(w, " + {n} without an event id"),
@@ -374,21 +381,7 @@ impl Line<'_> {
                 write!(w, "[fill] outbox={outbox} loans={loans} events=evt-{first}..evt-{last}")
             }
             Self::Told { text } => w.write_all(text.as_bytes()),
-            Self::Judged { verdict, proved, skipped, .. } => {
-                write!(w, "verdict    {verdict}")?;
-                let proved: Vec<_> = [(proved.kills, "kill"), (proved.disturbances, "disturbance")]
-                    .into_iter()
-                    .filter(|(n, _)| *n > 0)
-                    .map(|(n, noun)| format!("{n} {}", plural(n.into(), noun)))
-                    .collect();
-                if !proved.is_empty() {
-                    write!(w, ", {} proved", proved.join(" and "))?;
-                }
-                match skipped.len() {
-                    0 => Ok(()),
-                    n => write!(w, "; {n} {} SKIPPED", plural(n as u64, "part")),
-                }
-            }
+            Self::Judged { verdict, proved, skipped, .. } => judged_text(verdict, *proved, skipped.len(), w),
             Self::Swept(row) => write!(w, "{row}"),
             Self::SweptAll { kills, passages, verdict } => {
                 write!(w, "{kills} kills proved of {passages} passages: {verdict}")
@@ -400,48 +393,4 @@ impl Line<'_> {
             Self::TopicDeleted { topic } => write!(w, "[clean] topic deleted {topic}"),
         }
     }
-}
-
-/// The age leads: it tells of a relay that stands still before the number of rows does.
-fn stats_text(stats: &Stats, w: &mut dyn Write) -> io::Result<()> {
-    let Stats { oldest_pending_age_seconds, pending, dead, published, attempts, leases } = stats;
-    match oldest_pending_age_seconds {
-        Some(age) => write!(w, "[stats] oldest-pending={age:.3}s")?,
-        None => write!(w, "[stats] oldest-pending=none")?,
-    }
-    write!(w, " pending={pending} dead={dead} published={published} attempts={attempts}")?;
-    for lease in leases {
-        let left = lease.left_ms as f64 / 1_000.0;
-        write!(w, "\n[stats] lease owner={} slots={} left={left:.3}s", lease.owner, lease.slots)?;
-    }
-    Ok(())
-}
-
-fn plural(n: u64, noun: &str) -> String {
-    if n == 1 { noun.to_owned() } else { format!("{noun}s") }
-}
-
-fn path_text<S: serde::Serializer>(path: &Path, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_str(&path.to_string_lossy())
-}
-
-/// The JSON shape of a record.
-#[derive(Serialize)]
-struct RecordJson<'a> {
-    #[serde(flatten)]
-    at: Position,
-    key: Option<String>,
-    headers: Vec<(&'a str, Option<String>)>,
-    payload: Option<String>,
-}
-
-fn record_json<S: serde::Serializer>(record: &&Record, s: S) -> Result<S::Ok, S::Error> {
-    let text = |bytes: &Option<Vec<u8>>| bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    RecordJson {
-        at: record.at,
-        key: text(&record.key),
-        headers: record.headers.iter().map(|(name, value)| (name.as_str(), text(value))).collect(),
-        payload: text(&record.payload),
-    }
-    .serialize(s)
 }
