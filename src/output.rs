@@ -1,7 +1,8 @@
 //! The one place where commands print: each line is one value, which is either the text that the book
 //! shows or one JSON object, so that the two cannot drift apart.
 //!
-//! Nothing that goes to standard output holds a pid, a time or a random id, but for `stats`: ages are what it is asked for.
+//! Nothing that goes to standard output holds a pid, a time or a random id, but for what `stats` and `measure` print: times are
+//! what they are asked for, and a relay without a name of its own signs its lease with its pid.
 
 mod shape;
 
@@ -217,8 +218,8 @@ pub enum Line<'a> {
     Sum { records: u64, events: u64, redelivered: u64, without_event_id: u64 },
     /// reconcile: how it compares with `--expect`.
     Expectation { expected: Tally, found: Tally, met: bool },
-    /// stats: what is watched of the outbox; in text with a line for each lease. The one that holds times, which no
-    /// transcript is made of.
+    /// stats: what is watched of the outbox; in text with a line for each lease. It holds times, which no transcript is made
+    /// of.
     Stats(&'a Stats),
     /// purge: so many published rows are deleted.
     Purged { deleted: u64 },

@@ -139,7 +139,7 @@ pub enum Access {
     NotIndexed,
 }
 
-/// The query of every relay that looks for work.
+/// The query of the production relay that looks for work; the book's relay has its own, [`Store::pending`].
 pub(super) fn poll(access: Access) -> String {
     let access = match access {
         Access::AsIs => "",
