@@ -100,19 +100,19 @@ impl Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [
-            (self.orphan_rows, "orphan row"),
-            (self.phantom_events, "phantom event"),
-            (self.lost_events, "lost event"),
-            (self.duplicates, "duplicate"),
-            (self.double_effects, "double effect"),
-            (self.lost_effects, "lost effect"),
-            (self.lost_commits, "lost commit"),
-            (self.undrained, "undrained row"),
-            (self.unexplained_copies, "unexplained copy"),
+            (self.orphan_rows, "orphan row", "orphan rows"),
+            (self.phantom_events, "phantom event", "phantom events"),
+            (self.lost_events, "lost event", "lost events"),
+            (self.duplicates, "duplicate", "duplicates"),
+            (self.double_effects, "double effect", "double effects"),
+            (self.lost_effects, "lost effect", "lost effects"),
+            (self.lost_commits, "lost commit", "lost commits"),
+            (self.undrained, "undrained row", "undrained rows"),
+            (self.unexplained_copies, "unexplained copy", "unexplained copies"),
         ];
-        let named = kinds.iter().filter(|(times, _)| *times > 0);
+        let named = kinds.iter().filter(|(times, ..)| *times > 0);
         let named: Vec<_> =
-            named.map(|(times, kind)| format!("{times} {kind}{}", if *times == 1 { "" } else { "s" })).collect();
+            named.map(|(times, one, many)| format!("{times} {}", if *times == 1 { one } else { many })).collect();
         f.pad(&if named.is_empty() { "nothing".to_owned() } else { named.join(", ") })
     }
 }

@@ -1,3 +1,5 @@
+//! Rows written by hand, and what must be said of them.
+
 use super::{Found, Harm, Nature, Row, judge};
 use crate::crash::CrashPoint;
 use crate::event::{ID_HEADER, Loan, OutboxRow, Position, Record};
@@ -153,6 +155,14 @@ fn effects_are_held_against_the_topic() {
     assert!(found.is_loss() && found.is_duplicated());
     let found = Found::of(&nothing, &ids(&["a", "a"]), Some(&ids(&["a"])));
     assert_eq!(found, Found::default(), "a copy that was skipped is no harm");
+}
+
+#[test]
+fn what_was_found_is_told_in_the_singular_and_in_the_plural() {
+    let found = Found { duplicates: 3, unexplained_copies: 2, undrained: 1, ..Found::default() };
+    assert_eq!(found.to_string(), "3 duplicates, 1 undrained row, 2 unexplained copies");
+    assert_eq!(Found { unexplained_copies: 1, ..Found::default() }.to_string(), "1 unexplained copy");
+    assert_eq!(Found::default().to_string(), "nothing");
 }
 
 #[test]
