@@ -314,3 +314,13 @@ fn a_hold_at_another_point_is_inconclusive() {
     assert!(ended.stdout.contains("is held at after-commit, which nobody asked for"), "{ended:#?}");
     stage.ends();
 }
+
+#[test]
+fn a_held_relay_that_does_not_tell_what_it_passed_is_inconclusive() {
+    let lab = Lab::new();
+    let stage = Stage::new(&lab).with_lab(r#"case "$*" in *--hold-at*) exec "$real" "${@/--trace/--once}" ;; esac"#);
+    stage.play("run relay-crash").exits(3).prints(
+        "\nverdict    INCONCLUSIVE: the relay that is held at before-send did not tell how often it had passed before-send",
+    );
+    stage.ends();
+}
