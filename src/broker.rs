@@ -26,7 +26,7 @@ use self::pipeline::is_rejection;
 pub use self::pipeline::{Handed, Outcome, Pipeline, send_timeout};
 pub use self::read::{Ending, Reader};
 pub use self::serve::serve;
-pub use self::topic::delete_made;
+pub use self::topic::{InvalidTopic, delete_made};
 pub use self::watch::Watch;
 use crate::event::{Event, Incarnation, Outgoing, Position};
 use crate::failure::Failure;

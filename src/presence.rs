@@ -105,7 +105,8 @@ fn both(lab: &Lab) -> Result<Vec<LockFile>> {
 
 /// A file beside the database, by what its name has more.
 pub fn beside_database(lab: &Lab, suffix: &str) -> PathBuf {
-    let mut name = lab.db.as_os_str().to_owned();
+    // By whatever way it is named: a symbolic link leads to the same database.
+    let mut name = lab.db.canonicalize().unwrap_or_else(|_| lab.db.clone()).into_os_string();
     name.push(suffix);
     name.into()
 }

@@ -61,6 +61,9 @@ const LOCK_SILENCE: i32 = 200;
 /// After so many looks, a minute, it gives up.
 const LOCK_PATIENCE: i32 = 6_000;
 
+/// And after so many, some seconds, when it is to stop.
+const LOCK_PATIENCE_STOPPING: i32 = 500;
+
 /// Waits while another program has the database locked: what is acknowledged by now would have to be sent twice, and what is
 /// leased would be left to nobody.
 fn bears_with_a_lock(looks: i32) -> bool {
@@ -68,7 +71,7 @@ fn bears_with_a_lock(looks: i32) -> bool {
         hint("waiting: another program has the database locked");
     }
     thread::sleep(LOCK_LOOK);
-    looks < LOCK_PATIENCE
+    looks < if stop::is_asked_for() { LOCK_PATIENCE_STOPPING } else { LOCK_PATIENCE }
 }
 
 /// Notes in the database, before the first send, where its events go from now on.
@@ -134,8 +137,8 @@ pub struct Done {
 enum News {
     /// A batch was read, and this was left until then.
     Read(Batch, Left),
-    /// There is no pending row that was not looked at, so far.
-    Exhausted(Left),
+    /// There is no pending row behind the last that was looked at. Is there one before it, though none was left?
+    Exhausted { left: Left, is_behind: bool },
     /// A batch is marked.
     Marked(Batch, Marks),
     /// The reading failed, or the marking.
@@ -166,6 +169,8 @@ pub struct Relay<'a, 'b> {
     routes: Routes,
     /// Rows that were rejected with others, so that nobody knows yet which is at fault.
     suspects: BTreeSet<i64>,
+    /// Did rows that have to be sent alone wait for their next turn?
+    is_not_done_with_turn: bool,
     /// Sends one record at a time; made when there is a row to be careful with.
     careful: Option<Publisher>,
     /// Other relays that hold a lease, and were told of.
@@ -210,6 +215,7 @@ impl<'a, 'b> Relay<'a, 'b> {
             tenure,
             routes: Routes::new(lab, plan.envelope, plan.key),
             suspects: BTreeSet::new(),
+            is_not_done_with_turn: false,
             careful: None,
             told_of: BTreeSet::new(),
             is_bound: false,
@@ -284,8 +290,10 @@ impl<'a, 'b> Relay<'a, 'b> {
                 fruitless_since = None;
             }
             match end {
-                // What was rejected with others was never tried alone: what it stood behind may be marked by now.
+                // What was rejected with others was never tried alone: what it stood behind may be marked by now. And what is
+                // sent alone takes turns with what is sent together.
                 End::Drained(_) if !self.suspects.is_empty() && self.done != before => {}
+                End::Drained(_) if self.is_not_done_with_turn => {}
                 End::Drained(left) => return Ok(left),
                 End::Stopped(left) => return self.all_that_is_pending(left),
                 // Also for one that is to end: what was lost may be free again.

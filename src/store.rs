@@ -217,7 +217,7 @@ impl Store {
     /// The database cannot be read.
     pub fn oldest_pending_age(&self) -> Result<Option<f64>> {
         let sql = "SELECT round((julianday('now') - julianday(created_at)) * 86400, 3) FROM outbox
-                   WHERE published = 0 AND dead = 0 ORDER BY id LIMIT 1";
+                   WHERE published = 0 AND dead = 0 AND julianday(created_at) IS NOT NULL ORDER BY id LIMIT 1";
         Ok(self.db.query_row(sql, (), |row| row.get(0)).optional()?)
     }
 

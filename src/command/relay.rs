@@ -23,7 +23,8 @@ pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) 
     let _present = enter_to_send(lab)?;
     let (owner, named) = match &args.owner {
         Some(name) => (name.clone(), Some(alone_of_its_name(lab, name)?)),
-        None => (format!("relay-{}", std::process::id()), None),
+        // No --owner can be named like that.
+        None => (format!("pid:{}", std::process::id()), None),
     };
     let store = Store::open(&lab.db)?;
     let metrics = args.metrics.map(|addr| watched(&store, addr, args.metrics_anywhere)).transpose()?;

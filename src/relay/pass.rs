@@ -73,6 +73,8 @@ pub(super) struct Pass<'p, 'a, 'b> {
     left: Left,
     /// What the reader has left so far.
     left_unread: Left,
+    /// Is a row pending that lies before the last that was read, and was not left?
+    is_behind: bool,
     /// When to look again at what was left, if the last row was read.
     exhausted: Option<Instant>,
     begun: Instant,
@@ -103,6 +105,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             held: HashSet::new(),
             left: Left::default(),
             left_unread: Left::default(),
+            is_behind: false,
             exhausted: None,
             begun: Instant::now(),
             ending: None,
@@ -154,7 +157,8 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                     self.send(batch)?;
                 }
             }
-            News::Exhausted(left) => {
+            News::Exhausted { left, is_behind } => {
+                self.is_behind = is_behind;
                 let rows = u32::try_from(left.rows()).unwrap_or(u32::MAX);
                 self.left_unread = left;
                 self.exhausted = Some(Instant::now() + LOOK_AGAIN.max(LOOK_COST * rows));
@@ -190,12 +194,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
     }
 
     fn look_at_the_clock(&mut self) -> Result<()> {
-        if stop::is_asked_for() && self.ending.is_none() {
-            if !self.flights.is_empty() {
-                hint(&format!("told to stop: {} records in flight are waited for", self.in_flight()));
-            }
-            self.end(End::Stopped(self.all_left()));
-        }
+        self.heed_the_stop();
         if self.relay.tenure.is_due() {
             self.keep_lease()?;
         }
@@ -207,13 +206,22 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         Ok(())
     }
 
+    fn heed_the_stop(&mut self) {
+        if stop::is_asked_for() && self.ending.is_none() {
+            if !self.flights.is_empty() {
+                hint(&format!("told to stop: {} records in flight are waited for", self.in_flight()));
+            }
+            self.end(End::Stopped(self.all_left()));
+        }
+    }
+
     /// May rows that were left be sent by now? A pass that began is what looks at them, so also one that always has something
     /// under way has to end.
     fn is_time_to_look_again(&self) -> bool {
         let rows = u32::try_from(self.all_left().may_go()).unwrap_or(u32::MAX);
         let at_the_latest = self.begun + LOOK_AT_THE_LATEST.max(LOOK_COST.saturating_mul(rows));
         let due = self.exhausted.filter(|_| self.is_idle()).map_or(at_the_latest, |soon| soon.min(at_the_latest));
-        rows > 0 && Instant::now() >= due
+        (rows > 0 || self.is_behind && self.exhausted.is_some() && self.is_idle()) && Instant::now() >= due
     }
 
     fn in_flight(&self) -> usize {
@@ -327,6 +335,8 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             self.held.insert(row.aggregate_id.to_owned());
         }
         *(if is_dead { &mut self.left.dead } else { &mut self.left.waiting }) += 1;
+        // Each is a transaction of its own, so a batch of nothing but these takes long.
+        self.heed_the_stop();
         Ok(())
     }
 

@@ -83,7 +83,9 @@ fn read(
             if last.is_some() {
                 continue;
             }
-            let _ = news.send(News::Exhausted(scan.left));
+            // What was marked and is pending again lies behind the last row; what is on its way does, too.
+            let is_behind = store.first_pending()?.is_some_and(|first| first <= after) && scan.left.rows() == 0;
+            let _ = news.send(News::Exhausted { left: scan.left, is_behind });
             while store.data_version()? == version {
                 if ended.load(Ordering::Relaxed) {
                     return Ok(());

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 
 use super::{Relay, bind};
-use crate::broker::Pipeline;
+use crate::broker::{InvalidTopic, Pipeline};
 use crate::event::{Key, Outgoing};
 use crate::failure::Failure;
 use crate::lab::{Lab, is_topic_name};
@@ -104,7 +104,11 @@ impl Relay<'_, '_> {
         };
         let (incarnation, partitions) = match pipeline.ensure_topic(&Lab { topic: topic.clone(), ..self.lab.clone() }) {
             Ok(found) => found,
-            Err(error) => return Ok(Err(NoTopic::NotNow(Failure::from(error).what()))),
+            Err(error) => {
+                let is_invalid = error.is::<InvalidTopic>();
+                let why = Failure::from(error).what();
+                return Ok(Err(if is_invalid { NoTopic::Never(why) } else { NoTopic::NotNow(why) }));
+            }
         };
         if partitions > 1 && !self.routes.keeps_aggregates_together() {
             hint(&format!(

@@ -178,12 +178,42 @@ impl Store {
         Ok((batch, last))
     }
 
-    /// The pending row of an id, as a batch of its own; empty where it is pending no more.
+    /// The pending row of an id, as a batch of its own, and how often it was rejected; empty where it is pending no more, or
+    /// dead.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn pending_row(&self, id: i64) -> Result<Batch> {
-        Ok(self.batch(id - 1, 1, |row| row.id == id)?.0)
+    pub fn pending_row(&self, id: i64) -> Result<(Batch, u32)> {
+        let mut attempts = 0;
+        let (batch, _) = self.batch(id - 1, 1, |row| {
+            attempts = row.attempts;
+            row.id == id && !row.is_dead
+        })?;
+        Ok((batch, attempts))
+    }
+
+    /// The id of the first pending row.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn first_pending(&self) -> Result<Option<i64>> {
+        let sql = "SELECT min(id) FROM outbox WHERE published = 0";
+        Ok(self.db.prepare_cached(sql)?.query_row((), |row| row.get(0))?)
+    }
+
+    /// Shows the id and the aggregate of each pending row up to `last`, in id order; with `dead_ones` those of dead rows, too.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn each_pending(&self, last: i64, dead_ones: bool, mut show: impl FnMut(i64, &str)) -> Result<()> {
+        let sql = "SELECT id, created_at, event_id, aggregate_id FROM outbox
+                   WHERE published = 0 AND id <= ?1 AND (dead = 0 OR ?2) ORDER BY id";
+        let mut query = self.db.prepare_cached(sql)?;
+        let mut rows = query.query((last, dead_ones))?;
+        while let Some(row) = rows.next()? {
+            show(row.get(0)?, text(row, 3)?);
+        }
+        Ok(())
     }
 
     /// Records the acknowledged rows of a batch as published, in one transaction, but for those whose lease was lost in the
