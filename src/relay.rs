@@ -81,7 +81,7 @@ fn bears_with_a_lock(looks: i32) -> bool {
 pub fn bind(store: &mut Store, incarnation: &Incarnation) -> Result<()> {
     store.bind_topic(incarnation)?;
     match store.topic_note()? {
-        TopicNote::BoundTo(noted) if noted != *incarnation => hint(&format!(
+        TopicNote::Scattered(noted, _) => hint(&format!(
             "the earlier events went to the {noted}; these go to the {incarnation}. The rows are safe, but the two topics \
              will not reconcile: reset, with the same --dir, --db and --topic, begins again"
         )),

@@ -80,11 +80,6 @@ impl Strategy {
         self == Relay
     }
 
-    /// How many records there are when it is held at its nth *sent*.
-    fn sent_by(self, nth: u32, rows: u32) -> u32 {
-        if self == Relay { rows.min(nth * BATCH) } else { nth }
-    }
-
     /// What it starts with.
     fn finds(self) -> Rows {
         match self {

@@ -59,6 +59,15 @@ pub(super) fn same_topic(lab: &Lab, note: &TopicNote, found: Option<&Incarnation
                 "end it by another reset, with the same --dir, --db and --topic",
             ));
         }
+        TopicNote::Scattered(first, later) => {
+            return Err(Failure::inconclusive(
+                format!(
+                    "the records are gone from here in part: the events of {} went to the {first}, and later to the {later}",
+                    lab.db.display()
+                ),
+                format!("no topic has all of them; {BEGIN_AGAIN}"),
+            ));
+        }
         TopicNote::BoundTo(noted) if Some(noted) == found => return Ok(()),
         TopicNote::BoundTo(noted) => noted,
     };

@@ -9,6 +9,7 @@ use crate::event::Incarnation;
 
 const TOPIC_NOTE: &str = "topic";
 const SENT_NOTE: &str = "sent";
+const ELSEWHERE_NOTE: &str = "elsewhere";
 const RESET_NOTE: &str = "reset under way";
 
 /// What the database notes about the topic that its events go to.
@@ -20,6 +21,8 @@ pub enum TopicNote {
     ResetUnderWay,
     /// This very topic.
     BoundTo(Incarnation),
+    /// The first to one topic, and later ones to another.
+    Scattered(Incarnation, Incarnation),
 }
 
 impl Store {
@@ -35,12 +38,18 @@ impl Store {
             return Ok(TopicNote::ResetUnderWay);
         }
         match note(TOPIC_NOTE)? {
-            Some(json) if note(SENT_NOTE)?.is_some() => Ok(TopicNote::BoundTo(serde_json::from_str(&json)?)),
+            Some(json) if note(SENT_NOTE)?.is_some() => {
+                let bound = serde_json::from_str(&json)?;
+                Ok(match note(ELSEWHERE_NOTE)? {
+                    Some(json) => TopicNote::Scattered(bound, serde_json::from_str(&json)?),
+                    None => TopicNote::BoundTo(bound),
+                })
+            }
             _ => Ok(TopicNote::Unbound),
         }
     }
 
-    /// Notes where the first event is about to go. From then on the note stays, wherever later ones go.
+    /// Notes where events are about to go. From the first on the note stays; that others went elsewhere is noted beside it.
     ///
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
@@ -50,7 +59,11 @@ impl Store {
         let sql = "INSERT INTO lab_note (name, value) SELECT ?1, ?2
                    WHERE NOT EXISTS (SELECT 1 FROM lab_note WHERE name = ?3)
                    ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-        txn.execute(sql, (TOPIC_NOTE, json, SENT_NOTE))?;
+        txn.execute(sql, (TOPIC_NOTE, &json, SENT_NOTE))?;
+        let sql = "INSERT INTO lab_note (name, value) SELECT ?1, ?2
+                   WHERE (SELECT value FROM lab_note WHERE name = ?3) <> ?2
+                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        txn.execute(sql, (ELSEWHERE_NOTE, &json, TOPIC_NOTE))?;
         txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, '') ON CONFLICT DO NOTHING", [SENT_NOTE])?;
         txn.commit()?;
         Ok(())

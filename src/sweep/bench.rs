@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::Strategy::OutboxWrite;
 use super::matrix::{Found, Row};
-use super::{Rows, Strategy, Sweep};
+use super::{BATCH, Rows, Strategy, Sweep};
 use crate::broker::{Cluster, InFlight, Publisher, Watch};
 use crate::crash::{CrashPoint, HoldAt};
 use crate::event::Incarnation;
@@ -18,7 +18,7 @@ use crate::lab::Lab;
 use crate::output::hint;
 use crate::reconcile::Reconciliation;
 use crate::store::Store;
-use crate::trial::{Left, Receipt, fresh_folder, process};
+use crate::trial::{Held, Left, Receipt, fresh_folder, process};
 
 /// One kill to be made.
 #[derive(Clone, Copy)]
@@ -82,46 +82,62 @@ impl<'a> Bench<'a> {
         let lab = self.trial(job.strategy)?;
         // Open from first to last: whoever closes a database last folds its -wal in, which takes longer than the trial.
         let mut store = Store::open(&lab.db)?;
-        let line = format!("{} --hold-at {}", job.strategy.command(self.sweep.rows), job.at);
+        // What a relay with several records under way has passed tells what has to arrive.
+        let trace = if job.strategy.sends_several() { " --trace" } else { "" };
+        let line = format!("{}{trace} --hold-at {}", job.strategy.command(self.sweep.rows), job.at);
         let held = process::hold(&lab, &line)?;
-        if job.at.point == CrashPoint::Sent {
-            // Handed to the client is not sent: the records themselves are waited for.
-            let sent = i64::from(job.strategy.sent_by(job.at.nth, self.sweep.rows));
-            process::wait_for("the records of a held process", || Ok(self.watch.end(&lab.topic)? >= sent))?;
-        }
+        self.settle(job, &held, &store, &lab)?;
         let before = self.left(&store, &lab)?;
         let at = held.at()?;
         // What it said was committed, it has to have committed.
         let answered = held.printed().iter().filter(|line| line.contains(" committed")).count() as u64;
         let (pid, signal) = held.kill()?;
         let after = self.left(&store, &lab)?;
-        let pending = pending(&mut store)?;
-        let in_flight = self.in_flight(job, &lab, &pending)?;
+        let unmarked = self.sent_and_not_marked(&mut store, &lab)?;
+        let in_flight = match job.at.point {
+            _ if job.strategy.sends_several() => unmarked.iter().cloned().collect(),
+            // Those before it were acknowledged.
+            CrashPoint::Sent => self.event_ids(&lab)?.into_iter().skip(job.at.nth as usize - 1).collect(),
+            _ => Vec::new(),
+        };
         let trial = job.strategy.name().to_owned();
         self.sweep.receipts.add(&Receipt { trial, at, pid, signal, in_flight, before, after })?;
         let restart = job.strategy.restarted_by(self.sweep.rows);
         process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
         let mut found = self.look(job.strategy, &mut store, &lab)?;
         if job.strategy.finds() == Rows::Written {
-            found.unexplained_copies = self.copies_but_for(&pending, &lab)?;
+            found.unexplained_copies = self.copies_but_for(unmarked, &lab)?;
         }
         found.lost_commits = answered.saturating_sub(after.counts.business_loan);
         remove_database(&lab.db);
         Ok(found)
     }
 
-    /// The events that were in flight at the kill: sent, and not marked. Where one record is sent at a time, that is the one at
-    /// *sent*.
-    fn in_flight(&self, job: Job, lab: &Lab, pending: &BTreeSet<String>) -> Result<Vec<String>> {
-        if job.at.point != CrashPoint::Sent && !job.strategy.sends_several() {
-            return Ok(Vec::new());
-        }
+    /// Waits until all that a held process has handed over has arrived: handed to the client is not sent. And while one of its
+    /// threads is held another comes to its next crash point, and may mark a batch on the way.
+    fn settle(&self, job: Job, held: &Held, store: &Store, lab: &Lab) -> Result<()> {
+        let gone_beyond = |point| held.passed(point).saturating_sub(u32::from(job.at.point == point));
+        let (sent, marked) = match job.strategy.sends_several() {
+            true => (gone_beyond(CrashPoint::BeforeSend), gone_beyond(CrashPoint::BeforeMark) * BATCH),
+            false if job.at.point == CrashPoint::Sent => (job.at.nth, 0),
+            false => return Ok(()),
+        };
+        let (sent, marked) = (i64::from(sent), u64::from(marked.min(self.sweep.rows)));
+        process::wait_for("the records of a held process", || Ok(self.watch.end(&lab.topic)? >= sent))?;
+        process::wait_for("the marks of a held process", || Ok(store.counts()?.published >= marked))
+    }
+
+    /// The events that have a record, and whose rows are pending: a restart sends them once more.
+    fn sent_and_not_marked(&self, store: &mut Store, lab: &Lab) -> Result<BTreeSet<String>> {
+        let (_, rows) = store.snapshot()?;
+        let pending: BTreeSet<String> =
+            rows.into_iter().filter(|row| !row.published).map(|row| row.event.event_id).collect();
+        Ok(self.event_ids(lab)?.into_iter().filter(|event_id| pending.contains(event_id)).collect())
+    }
+
+    fn event_ids(&self, lab: &Lab) -> Result<Vec<String>> {
         let records = self.watch.read(&lab.topic)?;
-        let ids = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned));
-        Ok(match job.strategy.sends_several() {
-            true => ids.filter(|event_id| pending.contains(event_id)).collect(),
-            false => ids.skip(job.at.nth as usize - 1).collect(),
-        })
+        Ok(records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect())
     }
 
     /// What drains after a run without a kill.
@@ -198,12 +214,11 @@ impl<'a> Bench<'a> {
         Ok(Left { counts: store.counts()?, effects: store.effect_count()?, records })
     }
 
-    /// Copies of events that were not pending at the kill.
-    fn copies_but_for(&self, pending: &BTreeSet<String>, lab: &Lab) -> Result<u64> {
+    /// Copies but for one of each of these.
+    fn copies_but_for(&self, mut unmarked: BTreeSet<String>, lab: &Lab) -> Result<u64> {
         let mut seen = BTreeSet::new();
-        let records = self.watch.read(&lab.topic)?;
-        let copies = records.iter().filter_map(|record| record.event_id()).filter(|event_id| !seen.insert(*event_id));
-        Ok(copies.filter(|event_id| !pending.contains(*event_id)).count() as u64)
+        let copies = self.event_ids(lab)?.into_iter().filter(|event_id| !seen.insert(event_id.clone()));
+        Ok(copies.filter(|event_id| !unmarked.remove(event_id)).count() as u64)
     }
 
     /// Database against topic, and effects against both.
@@ -214,12 +229,6 @@ impl<'a> Bench<'a> {
         let effects = if strategy.finds() == Rows::Published { Some(store.effects()?) } else { None };
         Ok(Found::of(&Reconciliation::of(&loans, &outbox, &records), &ids, effects.as_deref()))
     }
-}
-
-/// The events whose rows are pending.
-fn pending(store: &mut Store) -> Result<BTreeSet<String>> {
-    let (_, rows) = store.snapshot()?;
-    Ok(rows.into_iter().filter(|row| !row.published).map(|row| row.event.event_id).collect())
 }
 
 fn remove_database(db: &Path) {

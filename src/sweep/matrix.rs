@@ -20,7 +20,7 @@ pub struct Found {
     pub lost_events: u64,
     /// Records that are copies of others.
     pub duplicates: u64,
-    /// Copies of events whose row was marked before the kill: whoever marks after the acknowledgement never makes one.
+    /// Copies that no kill explains: of an event that was not in flight at it, or more than one of one that was.
     pub unexplained_copies: u64,
     /// Effects beyond the first of an event.
     pub double_effects: u64,
@@ -184,7 +184,7 @@ pub enum Harm {
     LostCommit,
     /// A row that no restart sends.
     UndrainedRow,
-    /// A copy of an event whose row was marked before the kill.
+    /// A copy that no kill explains.
     UnexplainedCopy,
 }
 

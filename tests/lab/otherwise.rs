@@ -126,7 +126,13 @@ const OTHERWISE: &[Otherwise] = &[
         "relay-crash",
         // What is pending is taken for published when the relay is started again.
         r#"case $* in *relay-1) sqlite3 "$OUTBOX_LAB_DB" "UPDATE outbox SET published = 1" ;; esac"#,
-        "lost events: evt-1001, evt-1002, evt-1003, evt-1004 (after-claim), ",
+        "lost events: evt-1001, evt-1001-returned, evt-1002, evt-1002-returned (after-claim), ",
+    ),
+    (
+        "relay-crash",
+        // Started again, it takes the last row for the first.
+        r#"case $* in *relay-1) sqlite3 "$OUTBOX_LAB_DB" "UPDATE outbox SET id = 100 - id WHERE published = 0" ;; esac"#,
+        "loans seen given back before they are made: L-1001, L-1002 (after-claim), ",
     ),
     (
         "relay-crash",

@@ -1,5 +1,7 @@
 //! The relay beside others who are at the same database.
 
+use std::os::unix::fs::symlink;
+
 use nix::sys::signal::Signal;
 
 use super::{all_marked, by_hand, copies, events, relay, start, told};
@@ -122,4 +124,63 @@ fn the_books_publish_and_a_relay_side_by_side_lose_nothing() {
         wait_for("nothing but what reconciles", || (lab.run("reconcile").code == Some(0)).then_some(()));
         assert!(lab.ok("reconcile").contains("distinct_event_ids=50"));
     });
+}
+
+#[test]
+fn a_row_that_is_made_pending_again_is_sent_again() {
+    let lab = Lab::new();
+    lab.ok("write 2");
+    let relay = start(&lab, "relay --follow");
+    all_marked(&lab);
+    by_hand(&lab, "UPDATE outbox SET published = 0 WHERE event_id = 'evt-1001'");
+    wait_for("its second copy", || (copies(&lab).len() == 3).then_some(()));
+    all_marked(&lab);
+    relay.signal(Signal::SIGTERM);
+    relay.end().exits(0);
+}
+
+#[test]
+fn a_database_that_is_named_by_a_symbolic_link_is_the_same() {
+    let lab = Lab::new();
+    lab.ok("write 1");
+    let relay = start(&lab, "relay --follow --owner x");
+    all_marked(&lab);
+    symlink(lab.path(".lab/outbox.db"), lab.path("link.db")).unwrap();
+    lab.run("--dir other --db link.db reset").exits(4).says("another command is alive").names_next_step();
+    lab.run("--db link.db relay --owner x").exits(4).says("a relay of the name x is at work");
+    relay.signal(Signal::SIGTERM);
+    relay.end().exits(0);
+}
+
+#[test]
+fn events_that_went_to_two_topics_are_not_called_lost() {
+    let lab = Lab::new();
+    lab.ok("write 1");
+    lab.ok("relay");
+    lab.ok("write 1");
+    lab.run("relay --envelope debezium").exits(0).says("the two topics will not reconcile");
+    let found = lab.run("reconcile").exits(3).says("the records are gone from here in part").names_next_step();
+    assert!(!found.stdout.contains("lost event"), "{found:?}");
+}
+
+#[test]
+fn what_somebody_does_by_hand_neither_hides_a_row_nor_ends_the_watch() {
+    let lab = Lab::new();
+    lab.ok("write 2");
+    // Dead is what was rejected; anything else would be sent and not be listed.
+    assert!(other_program(&lab.path(".lab/outbox.db")).execute("UPDATE outbox SET dead = 1", ()).is_err());
+    by_hand(&lab, "UPDATE outbox SET created_at = 'yesterday' WHERE event_id = 'evt-1001'");
+    assert!(lab.ok("stats").contains("pending=2"));
+    lab.ok("relay");
+}
+
+#[test]
+fn no_relay_can_be_named_like_one_without_a_name() {
+    let lab = Lab::new();
+    lab.ok("write 1");
+    let held = lab.hold("relay --hold-at after-fetch");
+    let owner =
+        lab.ok("stats").lines().find_map(|line| line.split("owner=").nth(1)?.split(' ').next().map(str::to_owned));
+    lab.run(&format!("relay --owner {}", owner.unwrap())).exits(2);
+    held.kill();
 }
