@@ -4,6 +4,7 @@
 
 mod book;
 mod careful;
+mod locked;
 mod marker;
 mod pass;
 mod poison;
@@ -24,6 +25,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 pub use self::book::{BookRelay, Marking};
+use self::locked::bears_with_a_lock;
 use self::marker::Job;
 use self::pass::{End, Pass, tell_trouble};
 pub use self::routes::Envelope;
@@ -51,28 +53,6 @@ const PATIENCE: u32 = 3;
 
 /// How long a relay waits before it connects again, where the last try came to nothing.
 const RECONNECT: Duration = Duration::from_secs(1);
-
-/// How long a lock of another program is waited for between two looks.
-const LOCK_LOOK: Duration = Duration::from_millis(10);
-
-/// After so many looks the relay says that it waits, and again after as many.
-const LOCK_SILENCE: i32 = 200;
-
-/// After so many looks, a minute, it gives up.
-const LOCK_PATIENCE: i32 = 6_000;
-
-/// And after so many, some seconds, when it is to stop.
-const LOCK_PATIENCE_STOPPING: i32 = 500;
-
-/// Waits while another program has the database locked: what is acknowledged by now would have to be sent twice, and what is
-/// leased would be left to nobody.
-fn bears_with_a_lock(looks: i32) -> bool {
-    if looks % LOCK_SILENCE == LOCK_SILENCE - 1 {
-        hint("waiting: another program has the database locked");
-    }
-    thread::sleep(LOCK_LOOK);
-    looks < if stop::is_asked_for() { LOCK_PATIENCE_STOPPING } else { LOCK_PATIENCE }
-}
 
 /// Notes in the database, before the first send, where its events go from now on.
 ///

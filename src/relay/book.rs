@@ -144,10 +144,7 @@ impl BookRelay<'_, '_> {
         if self.sent == 0 {
             bind(self.store, self.publisher.incarnation())?;
         }
-        let key = match self.key {
-            Key::Event => &row.event.event_id,
-            Key::Aggregate => &row.event.aggregate_id,
-        };
+        let key = self.key.of(&row.event.event_id, &row.event.aggregate_id);
         let in_flight = match self.publisher.send(&row.event, key) {
             Ok(in_flight) => in_flight,
             Err(error) => return Ok(Err(error)),

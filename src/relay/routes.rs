@@ -27,7 +27,7 @@ const DEBEZIUM_PREFIX: &str = "outbox.event.";
 /// The topics that were seen so far.
 pub struct Routes {
     envelope: Envelope,
-    by_aggregate: bool,
+    key: Key,
     /// `(aggregate type, topic)`; under the book's envelope the lab's topic is that of every type.
     known: Vec<(String, String)>,
     topic: String,
@@ -37,13 +37,13 @@ pub struct Routes {
 impl Routes {
     /// None is known yet.
     pub fn new(lab: &Lab, envelope: Envelope, key: Key) -> Self {
-        let by_aggregate = key == Key::Aggregate || envelope == Envelope::Debezium;
-        Self { envelope, by_aggregate, known: Vec::new(), topic: lab.topic.clone(), is_topic_known: false }
+        let key = if envelope == Envelope::Debezium { Key::Aggregate } else { key };
+        Self { envelope, key, known: Vec::new(), topic: lab.topic.clone(), is_topic_known: false }
     }
 
     /// Do the rows of an aggregate share a key?
     pub fn keeps_aggregates_together(&self) -> bool {
-        self.by_aggregate
+        self.key == Key::Aggregate
     }
 
     /// The topic of a row, if it was seen to be there.
@@ -79,7 +79,7 @@ impl Routes {
 
     /// The record of a row.
     pub fn record<'a>(&self, row: &Pending<'a>, topic: &'a str) -> Outgoing<'a> {
-        let key = if self.by_aggregate { row.aggregate_id } else { row.event_id };
+        let key = self.key.of(row.event_id, row.aggregate_id);
         Outgoing { topic, key, event_id: row.event_id, payload: row.payload }
     }
 }

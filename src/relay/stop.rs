@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::Result;
-use nix::sys::signal::{SigSet, Signal};
 
 use crate::crash;
 
@@ -16,10 +15,7 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 /// # Errors
 /// The signals cannot be waited for.
 pub fn on_signal() -> Result<()> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
+    let signals = crash::ending_signals();
     signals.thread_block()?;
     thread::spawn(move || {
         while let Ok(signal) = signals.wait() {
