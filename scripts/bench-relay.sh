@@ -3,7 +3,7 @@
 # and its raw times. Times run from the first acknowledgement to the last mark; ratios are of one run, interleaved, the median
 # of several rounds. On the embedded broker, or on a real Kafka where KAFKA_BOOTSTRAP is set.
 #
-#   scripts/bench-relay.sh [ROUNDS]      3 unless given; ROWS=200000
+#   scripts/bench-relay.sh [ROUNDS]      3 unless given; ROWS=200000 unless set. scripts/bench.sh runs it, too
 set -euo pipefail
 
 rounds=${1:-3}
@@ -23,6 +23,22 @@ finish() {
 trap finish EXIT
 cd "$work"
 
+fail() {
+  echo "bench-relay.sh: $*" >&2
+  exit 1
+}
+
+# await WHAT COMMAND…: until the command succeeds, for as long as the relay that follows is alive, and a minute at the most.
+await() {
+  local what=$1 deadline=$((SECONDS + 60))
+  shift
+  until "$@"; do
+    kill -0 "$follower" 2>/dev/null || fail "the relay ended before $what: $(cat said)"
+    ((SECONDS < deadline)) || fail "a minute has passed without $what: $(cat said)"
+    sleep 0.05
+  done
+}
+
 # fresh PARTITIONS ROWS [AGGREGATES]: an empty topic, and so many pending rows.
 fresh() {
   "$lab" reset --partitions "$1" >/dev/null 2>&1
@@ -31,8 +47,8 @@ fresh() {
 
 # Each prints "RATE FIRST_ACK_MS PEAK_MB" of what relayed its rows.
 traced() {
-  "$@" --trace 2>&1 >/dev/null |
-    sed -n 's/.*ment after \([0-9.]*\) s; \([0-9]*\) rows in \([0-9.]*\) s.*peak memory \([0-9]*\) MB.*/\1 \2 \3 \4/p' |
+  "$@" --trace 2>told >/dev/null || fail "$* failed: $(cat told)"
+  sed -n 's/.*ment after \([0-9.]*\) s; \([0-9]*\) rows in \([0-9.]*\) s.*peak memory \([0-9]*\) MB.*/\1 \2 \3 \4/p' told |
     awk '{ printf "%d %d %d\n", $2 / $3, $1 * 1000, $4 }'
 }
 # limit WHAT: a rate.
@@ -63,9 +79,11 @@ for ((i = 0; i < rounds; i++)); do
   cut -d' ' -f2 relay.now >>first
   cut -d' ' -f3 relay.now >>memory
   if [ -n "${KAFKA_BOOTSTRAP:-}" ]; then
-    "$lab" reconcile --expect "$rows/$rows/$rows/$rows" >/dev/null
+    "$lab" reconcile --expect "$rows/$rows/$rows/$rows" >reconciled ||
+      fail "records are missing, or there twice: $(tail -n 1 reconciled)"
   else
-    [ "$("$lab" measure ends | sed 's/.*times=\([0-9]*\) .*/\1/')" -eq "$rows" ]
+    there=$("$lab" measure ends | sed 's/.*times=\([0-9]*\) .*/\1/')
+    [ "$there" -eq "$rows" ] || fail "records are missing, or there twice: the topic has $there, and $rows were to be sent"
   fi
   for spread in "$rows" 100 1; do
     fresh 4 "$rows" "$spread"
@@ -107,13 +125,19 @@ row "a poll, 1000000 published rows over none" "$(ratio "$none" "$behind")" "" "
 # From commit to acknowledgement, rows written one by one.
 "$lab" reset >/dev/null 2>&1
 "$lab" write 1 >/dev/null
+: >said
 "$lab" relay --follow --metrics 127.0.0.1:0 2>said >/dev/null &
 follower=$!
-until address=$(sed -n 's|.*metrics at http://\(.*\)/metrics|\1|p' said) && [ -n "$address" ]; do sleep 0.05; done
+serves() {
+  address=$(sed -n 's|.*metrics at http://\(.*\)/metrics|\1|p' said)
+  [ -n "$address" ]
+}
+all_published() { "$lab" verify | grep -q 'unpublished=0'; }
+await "the address of its metrics" serves
 # The first one waits for the connection.
-until "$lab" verify | grep -q 'unpublished=0'; do sleep 0.05; done
+await "the first mark" all_published
 for ((i = 0; i < 200; i++)); do "$lab" write 1 >/dev/null; done
-until "$lab" verify | grep -q 'unpublished=0'; do sleep 0.05; done
+await "the last mark" all_published
 exec 3<>"/dev/tcp/${address%:*}/${address##*:}"
 printf 'GET /metrics HTTP/1.1\r\nHost: lab\r\n\r\n' >&3
 cat <&3 >metrics

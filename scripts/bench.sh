@@ -76,3 +76,6 @@ if [ -d /dev/shm ] && [ -w /dev/shm ]; then
   sweep "$memory/sweep"
   printf '%-34s %8d /s\n' "the sweep, its files in memory" "$rate"
 fi
+
+# What the relay does, beside the book's publish and what the machine can do.
+"$root/scripts/bench-relay.sh" $(((runs + 3) / 4))

@@ -16,10 +16,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
+use rdkafka::producer::{Producer, ThreadedProducer};
 
-use self::client::{Delivery, Parting, Reports, client_config, create, no_answer, reason};
+use self::client::{Delivery, Parting, Reports, base_record, client_config, create, no_answer, reason};
 pub use self::client::{OnWire, check_properties};
 use self::embedded::Embedded;
 pub use self::limit::send_from_memory;
@@ -27,9 +26,9 @@ use self::pipeline::is_rejection;
 pub use self::pipeline::{Handed, Outcome, Pipeline, send_timeout};
 pub use self::read::{Ending, Reader};
 pub use self::serve::serve;
-pub use self::topic::delete_made;
+pub use self::topic::{InvalidTopic, delete_made};
 pub use self::watch::Watch;
-use crate::event::{Event, ID_HEADER, Incarnation, Outgoing, Position};
+use crate::event::{Event, Incarnation, Outgoing, Position};
 use crate::failure::Failure;
 use crate::lab::Lab;
 
@@ -244,15 +243,10 @@ impl Publisher {
     /// The client does not take it.
     pub fn send_record(&self, record: &Outgoing) -> Result<InFlight<'_>, SendError> {
         let (ack, outcome) = sync_channel(1);
-        let id = Header { key: ID_HEADER, value: Some(record.event_id) };
-        let mut message = BaseRecord::<str, str, _>::with_opaque_to(record.topic, Box::new(ack))
-            .key(record.key)
-            .headers(OwnedHeaders::new().insert(id));
-        message.payload = record.payload;
         // Before the client has it: from then on its threads may send it.
         let handed = &self.producer.client().context().handed;
         handed.fetch_add(1, Ordering::SeqCst);
-        match self.producer.send(message) {
+        match self.producer.send(base_record(record, Box::new(ack))) {
             Ok(()) => Ok(InFlight { publisher: self, outcome }),
             Err((error, _)) => {
                 handed.fetch_sub(1, Ordering::SeqCst);
@@ -296,6 +290,13 @@ impl InFlight<'_> {
 /// a refusal in the client's own memory, is certain.
 fn is_refusal(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
-    let refusals = [Code::ClusterAuthorizationFailed, Code::Authentication, Code::QueueFull];
+    let refusals = [
+        Code::ClusterAuthorizationFailed,
+        Code::TopicAuthorizationFailed,
+        Code::Authentication,
+        Code::QueueFull,
+        Code::UnknownTopic,
+        Code::UnknownTopicOrPartition,
+    ];
     error.rdkafka_error_code().is_some_and(|code| refusals.contains(&code))
 }

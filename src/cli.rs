@@ -1,16 +1,18 @@
 //! The command line: declared here, and nothing else done.
 
+mod values;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
+use clap::{Args, Parser, Subcommand};
 
+use self::values::{address, duration, lease, owner, property, servers, topic};
 use crate::crash::HoldAt;
 use crate::event::Key;
-use crate::lab::{Lab, is_topic_name};
-use crate::metrics;
+use crate::lab::Lab;
+use crate::output::Measured;
 use crate::reconcile::Tally;
 use crate::relay::{Envelope, OnPoison};
 use crate::shard::Shard;
@@ -45,21 +47,6 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
-
-/// What the lab's counting stands on: an acknowledgement that is one, a reader that reads everything and says when it
-/// cannot.
-const OWN_PROPERTIES: &[&str] = &[
-    "acks",
-    "request.required.acks",
-    "delivery.report.only.error",
-    "partitioner",
-    "group.id",
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "auto.offset.reset",
-    "enable.partition.eof",
-    "allow.auto.create.topics",
-];
 
 /// Where the lab is: the options that every command takes.
 #[derive(Args)]
@@ -148,8 +135,9 @@ pub struct RelayArgs {
     /// What a record looks like, and where it goes
     #[arg(long, value_name = "ENVELOPE", default_value = "book")]
     pub envelope: Envelope,
-    /// How long a lease lasts from each renewal, and so for how long at the most a killed relay delays its rows
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    /// How long a lease lasts from each renewal, and so for how long at the most a killed relay delays its rows: a day at
+    /// the most
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
     pub lease: Duration,
     /// A name for this relay; one that is started again under its name takes over at once from the one that died
     #[arg(long, value_name = "NAME", value_parser = owner)]
@@ -164,7 +152,7 @@ pub struct RelayArgs {
     #[arg(long, value_name = "WHAT", default_value = "hold-key")]
     pub on_poison: OnPoison,
     /// Serve counters and gauges for Prometheus at http://ADDR/metrics
-    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub metrics: Option<SocketAddr>,
     /// Also where others than this machine can reach it
     #[arg(long, requires = "metrics")]
@@ -279,7 +267,7 @@ pub enum Command {
         #[arg(long)]
         published: bool,
     },
-    /// What a relay cannot beat on this machine, for measurements
+    /// How fast the parts of a relay's work are by themselves, and how many records a topic has, for measurements
     #[command(hide = true)]
     Measure {
         /// What
@@ -327,20 +315,6 @@ pub enum Command {
     /// Give back what this lab holds outside its directory: end the embedded broker, or delete the topics that it
     /// made on a real Kafka
     Clean,
-}
-
-/// What a relay cannot beat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Measured {
-    /// The records of the pending rows, sent from memory, with no database
-    Sends,
-    /// The marks of the pending rows, in transactions of 5000, with no broker
-    Marks,
-    /// The relay's query for the next 100 pending rows
-    Polls,
-    /// Records of a topic of one partition, by its high watermark
-    Ends,
 }
 
 /// How the outbox is watched.
@@ -392,49 +366,4 @@ pub enum Broker {
         #[arg(long, default_value_t = 24 * 60 * 60)]
         idle: u64,
     },
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a number and its unit, as in 500ms, 30s, 15m or 7d".to_owned())
-}
-
-fn topic(name: &str) -> Result<String, String> {
-    if is_topic_name(name) {
-        return Ok(name.to_owned());
-    }
-    Err("a topic name is 1 to 249 letters, digits, dots, underscores and dashes, and neither . nor ..".to_owned())
-}
-
-fn owner(name: &str) -> Result<String, String> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if (1..=64).contains(&name.len()) && name.chars().all(legal) {
-        return Ok(name.to_owned());
-    }
-    Err("a name is 1 to 64 letters, digits, dots, underscores and dashes".to_owned())
-}
-
-fn servers(list: &str) -> Result<String, String> {
-    let legal = |server: &str| {
-        let (host, port) = server.rsplit_once(':')?;
-        let is_name = !host.is_empty() && !host.contains(|c: char| c == '/' || c.is_whitespace());
-        (is_name && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(())
-    };
-    if list.is_empty() || list.split(',').all(|server| legal(server).is_some()) {
-        return Ok(list.to_owned());
-    }
-    Err("write HOST:PORT, as in 127.0.0.1:9092, with commas between several".to_owned())
-}
-
-fn property(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, as in -X security.protocol=SSL")?;
-    match key {
-        "bootstrap.servers" | "metadata.broker.list" => Err("name the servers by --bootstrap".to_owned()),
-        "message.timeout.ms" | "delivery.timeout.ms" if value.parse().is_ok_and(|ms: u32| ms == 0 || ms > 10_000) => {
-            Err("a send is waited for 10 s at the most, as in the book: 1 to 10000".to_owned())
-        }
-        key if OWN_PROPERTIES.contains(&key) || key.starts_with("test.") => {
-            Err("the lab stands on this one: it does not give it away".to_owned())
-        }
-        _ => Ok((key.to_owned(), value.to_owned())),
-    }
 }

@@ -137,11 +137,12 @@ pub fn prepare() {
     // The only possible error is a signal set that the system does not know; these it does.
     let _ = go_on().thread_block();
     // A run waits for these itself, and what it starts inherits that.
-    let mut ending = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        ending.add(signal);
-    }
-    let _ = ending.thread_unblock();
+    let _ = ending_signals().thread_unblock();
+}
+
+/// The signals by which a user or a system ends a process: Ctrl-C, SIGTERM, and the end of its terminal.
+pub fn ending_signals() -> SigSet {
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect()
 }
 
 /// A SIGUSR1 that came before the hold was meant for another: it must not let this one go on. One more of the same

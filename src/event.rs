@@ -64,7 +64,7 @@ pub struct Event {
 impl Event {
     /// The record that tells of it.
     pub fn outgoing<'a>(&'a self, topic: &'a str, key: &'a str) -> Outgoing<'a> {
-        let payload = (!self.is_tombstone).then_some(self.payload.as_str());
+        let payload = (!self.is_tombstone).then_some(self.payload.as_bytes());
         Outgoing { topic, key, event_id: &self.event_id, payload }
     }
 }
@@ -79,7 +79,7 @@ pub struct Outgoing<'a> {
     /// What goes into the header `id`.
     pub event_id: &'a str,
     /// The value; `None` is a tombstone.
-    pub payload: Option<&'a str>,
+    pub payload: Option<&'a [u8]>,
 }
 
 /// What the records of the topic are keyed by. Records of one key lie in one partition, in the order of their sending.
@@ -89,6 +89,16 @@ pub enum Key {
     Event,
     /// The aggregate id, so that a loan's events stay together
     Aggregate,
+}
+
+impl Key {
+    /// That of an event's record.
+    pub fn of<'a>(self, event_id: &'a str, aggregate_id: &'a str) -> &'a str {
+        match self {
+            Self::Event => event_id,
+            Self::Aggregate => aggregate_id,
+        }
+    }
 }
 
 /// The type of the events that `write` makes, as in the book's topic `library.loan.created`.

@@ -6,7 +6,7 @@ mod serve;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub use self::exposition::exposition;
-pub use self::serve::{address, loopback_only, serve};
+pub use self::serve::{loopback_only, serve};
 
 /// The upper bounds of the histogram's buckets, in milliseconds: around the 10 ms that a relay which is woken by a commit
 /// takes, and up to a minute, where somebody should be looking.
@@ -68,7 +68,7 @@ impl Metrics {
         self.sends_in_doubt.fetch_add(sends, Relaxed);
     }
 
-    /// A producer had a fatal error, and another was made in its place.
+    /// Another producer was made, since sends over the last one were in doubt or rejected.
     pub fn new_producer(&self) {
         self.new_producers.fetch_add(1, Relaxed);
     }

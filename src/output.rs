@@ -1,17 +1,22 @@
 //! The one place where commands print: each line is one value, which is either the text that the book
 //! shows or one JSON object, so that the two cannot drift apart.
 //!
-//! Nothing that goes to standard output holds a pid, a time or a random id, but for `stats`: ages are what it is asked for.
+//! Nothing that goes to standard output holds a pid, a time or a random id, but for what `stats` and `measure` print: times are
+//! what they are asked for, and a relay without a name of its own signs its lease with its pid.
 
+mod shape;
+
+use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
+use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cli::Measured;
+use self::shape::{judged_text, n_of, path_text, record_json, stats_text};
 use crate::crash::{CrashPoint, HoldAt};
 use crate::event::{Counts, Position, Record};
 use crate::failure::Failure;
@@ -105,6 +110,26 @@ pub enum BookHold {
     Publish { sent: u32 },
 }
 
+/// What is measured, for a relay to be held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measured {
+    /// The records of the pending rows, sent from memory, with no database: no relay is faster
+    Sends,
+    /// The marks of the pending rows, in transactions of 5000, with no broker: no relay is faster
+    Marks,
+    /// The relay's query for the next 100 pending rows
+    Polls,
+    /// Records of a topic of one partition, by its high watermark
+    Ends,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.to_possible_value().as_ref().map_or("", |value| value.get_name()))
+    }
+}
+
 /// What a command has to say: one line of standard output. Texts are the book's (7.1), to the letter, where
 /// the book prints them.
 #[derive(Serialize)]
@@ -193,8 +218,8 @@ pub enum Line<'a> {
     Sum { records: u64, events: u64, redelivered: u64, without_event_id: u64 },
     /// reconcile: how it compares with `--expect`.
     Expectation { expected: Tally, found: Tally, met: bool },
-    /// stats: what is watched of the outbox; in text with a line for each lease. The one that holds times, which no
-    /// transcript is made of.
+    /// stats: what is watched of the outbox; in text with a line for each lease. It holds times, which no transcript is made
+    /// of.
     Stats(&'a Stats),
     /// purge: so many published rows are deleted.
     Purged { deleted: u64 },
@@ -294,7 +319,7 @@ impl Line<'_> {
                 if left.rows() > 0 { write!(w, " ({left})") } else { Ok(()) }
             }
             Self::Measured { what, times, seconds } => {
-                write!(w, "[measure] {what:?} times={times} seconds={seconds:.6}")
+                write!(w, "[measure] {what} times={times} seconds={seconds:.6}")
             }
             Self::Applied { key, at, skipped, effects } => {
                 let what = if *skipped { "skipped" } else { "applied" };
@@ -323,8 +348,12 @@ impl Line<'_> {
             ),
             Self::Finding(finding) => write!(w, "[reconcile] {finding}"),
             Self::Sum { records, events, redelivered, without_event_id } => {
-                let (record, event) = (plural(*records, "record"), plural(*events, "event"));
-                write!(w, "[reconcile] {records} {record} = {events} {event} + {redelivered} redelivered")?;
+                write!(
+                    w,
+                    "[reconcile] {} = {} + {redelivered} redelivered",
+                    n_of(*records, "record"),
+                    n_of(*events, "event")
+                )?;
                 match without_event_id {
                     0 => Ok(()),
                     n => write!(w, " + {n} without an event id"),
@@ -353,21 +382,7 @@ impl Line<'_> {
                 write!(w, "[fill] outbox={outbox} loans={loans} events=evt-{first}..evt-{last}")
             }
             Self::Told { text } => w.write_all(text.as_bytes()),
-            Self::Judged { verdict, proved, skipped, .. } => {
-                write!(w, "verdict    {verdict}")?;
-                let proved: Vec<_> = [(proved.kills, "kill"), (proved.disturbances, "disturbance")]
-                    .into_iter()
-                    .filter(|(n, _)| *n > 0)
-                    .map(|(n, noun)| format!("{n} {}", plural(n.into(), noun)))
-                    .collect();
-                if !proved.is_empty() {
-                    write!(w, ", {} proved", proved.join(" and "))?;
-                }
-                match skipped.len() {
-                    0 => Ok(()),
-                    n => write!(w, "; {n} {} SKIPPED", plural(n as u64, "part")),
-                }
-            }
+            Self::Judged { verdict, proved, skipped, .. } => judged_text(verdict, *proved, skipped.len(), w),
             Self::Swept(row) => write!(w, "{row}"),
             Self::SweptAll { kills, passages, verdict } => {
                 write!(w, "{kills} kills proved of {passages} passages: {verdict}")
@@ -379,48 +394,4 @@ impl Line<'_> {
             Self::TopicDeleted { topic } => write!(w, "[clean] topic deleted {topic}"),
         }
     }
-}
-
-/// The age leads: it tells of a relay that stands still before the number of rows does.
-fn stats_text(stats: &Stats, w: &mut dyn Write) -> io::Result<()> {
-    let Stats { oldest_pending_age_seconds, pending, dead, published, attempts, leases } = stats;
-    match oldest_pending_age_seconds {
-        Some(age) => write!(w, "[stats] oldest-pending={age:.3}s")?,
-        None => write!(w, "[stats] oldest-pending=none")?,
-    }
-    write!(w, " pending={pending} dead={dead} published={published} attempts={attempts}")?;
-    for lease in leases {
-        let left = lease.left_ms as f64 / 1_000.0;
-        write!(w, "\n[stats] lease owner={} slots={} left={left:.3}s", lease.owner, lease.slots)?;
-    }
-    Ok(())
-}
-
-fn plural(n: u64, noun: &str) -> String {
-    if n == 1 { noun.to_owned() } else { format!("{noun}s") }
-}
-
-fn path_text<S: serde::Serializer>(path: &Path, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_str(&path.to_string_lossy())
-}
-
-/// The JSON shape of a record.
-#[derive(Serialize)]
-struct RecordJson<'a> {
-    #[serde(flatten)]
-    at: Position,
-    key: Option<String>,
-    headers: Vec<(&'a str, Option<String>)>,
-    payload: Option<String>,
-}
-
-fn record_json<S: serde::Serializer>(record: &&Record, s: S) -> Result<S::Ok, S::Error> {
-    let text = |bytes: &Option<Vec<u8>>| bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    RecordJson {
-        at: record.at,
-        key: text(&record.key),
-        headers: record.headers.iter().map(|(name, value)| (name.as_str(), text(value))).collect(),
-        payload: text(&record.payload),
-    }
-    .serialize(s)
 }

@@ -42,6 +42,18 @@ pub fn enter(lab: &Lab) -> Result<Presence> {
     stand(locks, Kind::Shared)
 }
 
+/// As [`enter`], for a command that sends: where there is a database, the lab directory is made first. The embedded broker
+/// will want it; made later, it would not say that this command is alive.
+///
+/// # Errors
+/// As [`enter`]; or the lab directory cannot be made.
+pub fn enter_to_send(lab: &Lab) -> Result<Presence> {
+    if lab.db.exists() {
+        lab.make_dir()?;
+    }
+    enter(lab)
+}
+
 /// For a command that makes what is missing.
 ///
 /// # Errors
@@ -93,7 +105,8 @@ fn both(lab: &Lab) -> Result<Vec<LockFile>> {
 
 /// A file beside the database, by what its name has more.
 pub fn beside_database(lab: &Lab, suffix: &str) -> PathBuf {
-    let mut name = lab.db.as_os_str().to_owned();
+    // By whatever way it is named: a symbolic link leads to the same database.
+    let mut name = lab.db.canonicalize().unwrap_or_else(|_| lab.db.clone()).into_os_string();
     name.push(suffix);
     name.into()
 }

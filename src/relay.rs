@@ -6,9 +6,11 @@ mod book;
 mod careful;
 mod marker;
 mod pass;
+mod poison;
 mod reader;
 mod routes;
 mod scan;
+mod span;
 pub mod stop;
 mod tenure;
 
@@ -19,7 +21,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
 pub use self::book::{BookRelay, Marking};
@@ -28,12 +29,13 @@ use self::pass::{End, Pass, tell_trouble};
 pub use self::routes::Envelope;
 use self::routes::Routes;
 pub use self::scan::{Left, OnPoison};
+pub use self::span::Span;
 use self::tenure::Tenure;
 use crate::broker::{Pipeline, Publisher, send_timeout};
 use crate::clock::{ms_of, now_ms};
 use crate::crash::{CrashPoint, SharedHolds};
 use crate::event::{Incarnation, Key};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::metrics::Metrics;
 use crate::output::{Line, Output, hint};
@@ -59,6 +61,9 @@ const LOCK_SILENCE: i32 = 200;
 /// After so many looks, a minute, it gives up.
 const LOCK_PATIENCE: i32 = 6_000;
 
+/// And after so many, some seconds, when it is to stop.
+const LOCK_PATIENCE_STOPPING: i32 = 500;
+
 /// Waits while another program has the database locked: what is acknowledged by now would have to be sent twice, and what is
 /// leased would be left to nobody.
 fn bears_with_a_lock(looks: i32) -> bool {
@@ -66,7 +71,7 @@ fn bears_with_a_lock(looks: i32) -> bool {
         hint("waiting: another program has the database locked");
     }
     thread::sleep(LOCK_LOOK);
-    looks < LOCK_PATIENCE
+    looks < if stop::is_asked_for() { LOCK_PATIENCE_STOPPING } else { LOCK_PATIENCE }
 }
 
 /// Notes in the database, before the first send, where its events go from now on.
@@ -128,57 +133,12 @@ pub struct Done {
     pub dead: u64,
 }
 
-/// From when to when a relay was at work.
-#[derive(Clone, Copy, Debug)]
-pub struct Span {
-    begun: Instant,
-    first_ack: Option<Instant>,
-    last_mark: Option<Instant>,
-}
-
-impl Default for Span {
-    fn default() -> Self {
-        Self { begun: Instant::now(), first_ack: None, last_mark: None }
-    }
-}
-
-impl Span {
-    /// An acknowledgement came.
-    pub fn acknowledged(&mut self) {
-        self.first_ack.get_or_insert_with(Instant::now);
-    }
-
-    /// Rows were marked.
-    pub fn marked(&mut self) {
-        self.last_mark = Some(Instant::now());
-    }
-
-    /// Says how long it took, and in how much memory, on standard error.
-    pub fn tell(&self, rows: u64) {
-        if let (Some(first), Some(last)) = (self.first_ack, self.last_mark) {
-            let (to_first, from_first) = ((first - self.begun).as_secs_f64(), (last - first).as_secs_f64());
-            hint(&format!(
-                "first acknowledgement after {to_first:.6} s; {rows} rows in {from_first:.6} s from there to the last mark; \
-                 peak memory {} MB",
-                peak_memory() / 1_000_000
-            ));
-        }
-    }
-}
-
-/// The most memory that this process has had, in bytes; 0 where the system does not tell.
-fn peak_memory() -> i64 {
-    // Linux counts in KiB, macOS in bytes.
-    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
-    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.max_rss() * unit)
-}
-
 /// What comes in while a relay is at work.
-enum Event {
-    /// A batch was read.
-    Read(Batch),
-    /// There is no pending row that was not looked at, so far.
-    Exhausted(Left),
+enum News {
+    /// A batch was read, and this was left until then.
+    Read(Batch, Left),
+    /// There is no pending row behind the last that was looked at. Is there one before it, though none was left?
+    Exhausted { left: Left, is_behind: bool },
     /// A batch is marked.
     Marked(Batch, Marks),
     /// The reading failed, or the marking.
@@ -190,8 +150,8 @@ enum Event {
 /// The connection to the broker, and what comes in over it. A new one is made when sends are in doubt.
 struct Link {
     pipeline: Pipeline,
-    events: Receiver<Event>,
-    sender: Sender<Event>,
+    news: Receiver<News>,
+    sender: Sender<News>,
     /// The number of the next batch.
     next: u64,
 }
@@ -209,8 +169,12 @@ pub struct Relay<'a, 'b> {
     routes: Routes,
     /// Rows that were rejected with others, so that nobody knows yet which is at fault.
     suspects: BTreeSet<i64>,
+    /// Did rows that have to be sent alone wait for their next turn?
+    is_not_done_with_turn: bool,
     /// Sends one record at a time; made when there is a row to be careful with.
     careful: Option<Publisher>,
+    /// Other relays that hold a lease, and were told of.
+    told_of: BTreeSet<String>,
     /// Was the first send noted in the database?
     is_bound: bool,
     /// What it has done.
@@ -229,6 +193,7 @@ impl<'a, 'b> Relay<'a, 'b> {
         plan: &'a Plan,
         mut store: Store,
         holds: &'a SharedHolds<'a, 'b>,
+        span: Span,
         out: &'a Output,
     ) -> Result<Self> {
         let timeout = send_timeout(lab);
@@ -250,10 +215,12 @@ impl<'a, 'b> Relay<'a, 'b> {
             tenure,
             routes: Routes::new(lab, plan.envelope, plan.key),
             suspects: BTreeSet::new(),
+            is_not_done_with_turn: false,
             careful: None,
+            told_of: BTreeSet::new(),
             is_bound: false,
             done: Done::default(),
-            span: Span::default(),
+            span,
         })
     }
 
@@ -280,13 +247,14 @@ impl<'a, 'b> Relay<'a, 'b> {
         Ok(left)
     }
 
-    /// Says who holds what this relay left.
+    /// Says who holds what this relay leaves.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn tell_leases(&self) -> Result<()> {
+    pub fn tell_leases(&mut self) -> Result<()> {
         for Leased { owner, slots, left_ms } in self.store.leases(now_ms())? {
-            if left_ms > 0 && owner != self.plan.owner {
+            // One that renews its lease is told of once.
+            if left_ms > 0 && owner != self.plan.owner && self.told_of.insert(owner.clone()) {
                 let seconds = left_ms as f64 / 1_000.0;
                 hint(&format!(
                     "{owner} has a lease on {slots} of {SLOTS} slots for {seconds:.1} s more, if it does not renew it"
@@ -297,10 +265,18 @@ impl<'a, 'b> Relay<'a, 'b> {
     }
 
     fn passes(&mut self) -> Result<Left> {
-        let mut link = self.connect()?;
+        let begun = Instant::now();
+        let mut link = match self.plan.follow {
+            false => self.connect()?,
+            true => match self.reconnect(begun)? {
+                Some(link) => link,
+                None => return self.all_that_is_pending(Left::default()),
+            },
+        };
         self.tenure.keep(&mut self.store)?;
         self.holds.reached(CrashPoint::AfterClaim)?;
-        let mut fruitless_since = Instant::now();
+        // Since the first trouble after the last thing that was done.
+        let mut fruitless_since: Option<Instant> = None;
         loop {
             let before = self.done;
             let end = match self.be_careful(&link.pipeline)? {
@@ -311,33 +287,37 @@ impl<'a, 'b> Relay<'a, 'b> {
                 None => Pass::begin(self, &mut link)?.play()?,
             };
             if self.done != before {
-                fruitless_since = Instant::now();
+                fruitless_since = None;
             }
             match end {
-                // What was rejected with others was never tried alone: what it stood behind may be marked by now.
+                // What was rejected with others was never tried alone: what it stood behind may be marked by now. And what is
+                // sent alone takes turns with what is sent together.
                 End::Drained(_) if !self.suspects.is_empty() && self.done != before => {}
+                End::Drained(_) if self.is_not_done_with_turn => {}
                 End::Drained(left) => return Ok(left),
                 End::Stopped(left) => return self.all_that_is_pending(left),
                 // Also for one that is to end: what was lost may be free again.
                 End::LookAgain if !self.tenure.is_complete() => {
+                    self.tell_leases()?;
                     self.tenure.keep(&mut self.store)?;
                 }
                 End::LookAgain => {}
                 End::Trouble(why) => {
-                    if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
+                    let since = *fruitless_since.get_or_insert_with(Instant::now);
+                    if !self.plan.follow && since.elapsed() > self.patience() {
                         return Err(self.gives_up(&why));
                     }
-                    self.count(Metrics::new_producer);
                     drop(link);
                     self.careful = None;
                     if self.done == before && !stop::is_asked_for() {
                         // What ends at once each time is not to be tried without a pause.
                         thread::sleep(RECONNECT);
                     }
-                    link = match self.reconnect(fruitless_since)? {
+                    link = match self.reconnect(since)? {
                         Some(link) => link,
                         None => return self.all_that_is_pending(Left::default()),
                     };
+                    self.count(Metrics::new_producer);
                 }
             }
         }
@@ -345,19 +325,23 @@ impl<'a, 'b> Relay<'a, 'b> {
 
     /// What was left by reason, and the rows that a relay which was stopped did not come to.
     fn all_that_is_pending(&self, left: Left) -> Result<Left> {
-        let unsent = self.store.counts()?.unpublished.saturating_sub(left.rows());
-        Ok(Left { unsent, ..left })
+        let unpublished = self.store.counts()?.unpublished;
+        match unpublished.checked_sub(left.rows()) {
+            Some(unsent) => Ok(Left { unsent, ..left }),
+            // Others have marked some of it since it was looked at.
+            None => Ok(Left { unsent: unpublished, ..Left::default() }),
+        }
     }
 
     fn connect(&self) -> Result<Link> {
-        let (sender, events) = channel();
+        let (sender, news) = channel();
         let settled = sender.clone();
         let room = self.plan.batch.saturating_mul(BATCHES_IN_FLIGHT as u32 + 1);
         let pipeline = Pipeline::connect(self.lab, room, move |nth| {
             // Nobody listens any more when a new link was made.
-            let _ = settled.send(Event::Settled(nth));
+            let _ = settled.send(News::Settled(nth));
         })?;
-        Ok(Link { pipeline, events, sender, next: 0 })
+        Ok(Link { pipeline, news, sender, next: 0 })
     }
 
     /// Connects anew, as long as it takes; `None` if the relay is asked to stop in the meantime.
@@ -374,10 +358,13 @@ impl<'a, 'b> Relay<'a, 'b> {
                     return Ok(Some(link));
                 }
                 Err(error) => {
-                    if !self.plan.follow && fruitless_since.elapsed() > self.patience() {
-                        return Err(error);
+                    let failure = Failure::from(error);
+                    // What the command line asks for will be refused the next time, too.
+                    let is_hopeless = failure.exit == Exit::Usage;
+                    if is_hopeless || !self.plan.follow && fruitless_since.elapsed() > self.patience() {
+                        return Err(failure.into());
                     }
-                    hint(&format!("waiting for the broker: {}", Failure::from(error)));
+                    hint(&format!("waiting for the broker: {failure}"));
                 }
             }
             self.tenure.keep(&mut self.store)?;

@@ -1,7 +1,6 @@
 //! How aggregates are shared out among relays: each belongs to one of a fixed number of slots, whatever else there is.
 //! A lease is held on slots, so that two relays never send rows of one aggregate at the same time.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// How many slots there are, and so how many relays can share the work.
@@ -71,12 +70,6 @@ impl Shard {
     /// The slots of this shard.
     pub fn slots(self) -> Slots {
         (0..SLOTS).filter(|slot| slot % self.of == self.nth - 1).collect()
-    }
-}
-
-impl fmt::Display for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.nth, self.of)
     }
 }
 

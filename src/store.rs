@@ -7,6 +7,7 @@ mod file;
 mod fill;
 mod growth;
 mod lease;
+mod note;
 mod number;
 mod poison;
 mod purge;
@@ -23,16 +24,13 @@ pub use self::batch::{Access, Batch, Marks, Pending, Standing};
 pub use self::delayed::DelayedStore;
 pub use self::file::refuse_others;
 pub use self::lease::{Lease, Leased, Turnover};
+pub use self::note::TopicNote;
 pub use self::number::Family;
 pub use self::poison::{DeadRow, Decision, Next};
 pub use self::stats::Stats;
 pub use self::words::in_words;
-use crate::event::{CREATED, Counts, Event, Incarnation, Loan, OutboxRow, RETURNED};
+use crate::event::{CREATED, Counts, Event, Loan, OutboxRow, RETURNED};
 use crate::failure::Failure;
-
-const TOPIC_NOTE: &str = "topic";
-const SENT_NOTE: &str = "sent";
-const RESET_NOTE: &str = "reset under way";
 
 /// A lab database, open.
 pub struct Store {
@@ -40,17 +38,6 @@ pub struct Store {
     path: PathBuf,
     /// The file that was opened. Behind `db`, which is to be closed before it.
     file: file::InUse,
-}
-
-/// What the database notes about the topic that its events go to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TopicNote {
-    /// Nothing was sent yet.
-    Unbound,
-    /// A reset began and did not end.
-    ResetUnderWay,
-    /// This very topic.
-    BoundTo(Incarnation),
 }
 
 /// What came of a mark.
@@ -88,6 +75,11 @@ impl Store {
     /// None is there, or something that is not one.
     pub fn open(path: &Path) -> Result<Self> {
         Self::of(file::open(path)?, path)
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Another connection to this very database, for another thread.
@@ -225,7 +217,7 @@ impl Store {
     /// The database cannot be read.
     pub fn oldest_pending_age(&self) -> Result<Option<f64>> {
         let sql = "SELECT round((julianday('now') - julianday(created_at)) * 86400, 3) FROM outbox
-                   WHERE published = 0 AND dead = 0 ORDER BY id LIMIT 1";
+                   WHERE published = 0 AND dead = 0 AND julianday(created_at) IS NOT NULL ORDER BY id LIMIT 1";
         Ok(self.db.query_row(sql, (), |row| row.get(0)).optional()?)
     }
 
@@ -244,63 +236,6 @@ impl Store {
     /// The database cannot be read.
     pub fn effect_count(&self) -> Result<u64> {
         Ok(self.db.query_row("SELECT count(*) FROM effect", (), |row| count(row, 0))?)
-    }
-
-    /// What is noted about the topic.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn topic_note(&self) -> Result<TopicNote> {
-        let note = |name: &str| -> rusqlite::Result<Option<String>> {
-            self.db.query_row("SELECT value FROM lab_note WHERE name = ?1", [name], |row| row.get(0)).optional()
-        };
-        if note(RESET_NOTE)?.is_some() {
-            return Ok(TopicNote::ResetUnderWay);
-        }
-        match note(TOPIC_NOTE)? {
-            Some(json) if note(SENT_NOTE)?.is_some() => Ok(TopicNote::BoundTo(serde_json::from_str(&json)?)),
-            _ => Ok(TopicNote::Unbound),
-        }
-    }
-
-    /// Notes where the first event is about to go. From then on the note stays, wherever later ones go.
-    ///
-    /// # Errors
-    /// The database stays locked for longer than the busy timeout.
-    pub fn bind_topic(&mut self, incarnation: &Incarnation) -> Result<()> {
-        let json = serde_json::to_string(incarnation)?;
-        let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let sql = "INSERT INTO lab_note (name, value) SELECT ?1, ?2
-                   WHERE NOT EXISTS (SELECT 1 FROM lab_note WHERE name = ?3)
-                   ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-        txn.execute(sql, (TOPIC_NOTE, json, SENT_NOTE))?;
-        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, '') ON CONFLICT DO NOTHING", [SENT_NOTE])?;
-        txn.commit()?;
-        Ok(())
-    }
-
-    /// Notes that a reset has begun: from here on the rows and the topic need not belong together.
-    ///
-    /// # Errors
-    /// The database stays locked for longer than the busy timeout.
-    pub fn begin_reset(&self) -> Result<()> {
-        let sql = "INSERT INTO lab_note (name, value) VALUES (?1, '') ON CONFLICT DO NOTHING";
-        self.db.execute(sql, [RESET_NOTE])?;
-        Ok(())
-    }
-
-    /// Empties the schema and notes the fresh topic, in one transaction. Numbers begin again, as the topic does: a table
-    /// that remembers event ids must be emptied with them.
-    ///
-    /// # Errors
-    /// The database stays locked for longer than the busy timeout.
-    pub fn finish_reset(&mut self, incarnation: &Incarnation) -> Result<()> {
-        let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        schema::empty(&txn)?;
-        let note = (TOPIC_NOTE, serde_json::to_string(incarnation)?);
-        txn.execute("INSERT INTO lab_note (name, value) VALUES (?1, ?2)", note)?;
-        txn.commit()?;
-        Ok(())
     }
 }
 

@@ -155,7 +155,7 @@ impl Sweep<'_> {
         for &strategy in self.strategies {
             let (control, points) = bench.calibrate(strategy)?;
             rows.push(control);
-            for (point, passages) in points {
+            for HoldAt { point, nth: passages } in points {
                 let row = rows.len();
                 let varies = strategy.sends_several();
                 rows.push(Row { varies, ..Row::new(strategy.name(), Some(point), passages) });

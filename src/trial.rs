@@ -1,6 +1,7 @@
 //! A trial: a lab of its own, and the processes that live and die in it. Every lab process is a separate process of this
 //! very binary, and dies by a SIGKILL from outside; its wait status is the proof.
 
+mod ended;
 mod freeze;
 pub mod patience;
 pub mod process;

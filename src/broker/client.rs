@@ -11,12 +11,13 @@ use anyhow::Result;
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Message};
-use rdkafka::producer::ProducerContext;
+use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, ProducerContext};
 use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaConfRes;
+use rdkafka::util::IntoOpaque;
 
-use crate::event::Position;
+use crate::event::{ID_HEADER, Outgoing, Position};
 use crate::failure::Failure;
 use crate::lab::Lab;
 
@@ -190,22 +191,35 @@ impl ClientContext for Reports {
     }
 }
 
+/// A record as it is handed to the client: under its key, with its event id in the header `id`.
+pub(super) fn base_record<'a, O: IntoOpaque>(record: &Outgoing<'a>, opaque: O) -> BaseRecord<'a, str, [u8], O> {
+    let id = Header { key: ID_HEADER, value: Some(record.event_id) };
+    let headers = OwnedHeaders::new_with_capacity(1).insert(id);
+    let mut message = BaseRecord::with_opaque_to(record.topic, opaque).key(record.key).headers(headers);
+    // Without one it is a tombstone.
+    message.payload = record.payload;
+    message
+}
+
 /// The outcome of a send.
 pub(super) type Delivery = Result<Position, KafkaError>;
+
+/// What a delivery report comes to. Without an offset nobody has acknowledged anything.
+pub(super) fn delivery(report: &DeliveryResult<'_>) -> Delivery {
+    match report {
+        Ok(message) if message.offset() < 0 => Err(KafkaError::Canceled),
+        Ok(message) => Ok(Position { partition: message.partition(), offset: message.offset() }),
+        Err((error, _)) => Err(error.clone()),
+    }
+}
 
 impl ProducerContext for Reports {
     type DeliveryOpaque = Box<SyncSender<Delivery>>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, ack: Self::DeliveryOpaque) {
-        let delivery = match result {
-            // Without an offset nobody has acknowledged anything.
-            Ok(message) if message.offset() < 0 => Err(KafkaError::Canceled),
-            Ok(message) => Ok(Position { partition: message.partition(), offset: message.offset() }),
-            Err((error, _)) => Err(error.clone()),
-        };
         self.settled.fetch_add(1, Ordering::SeqCst);
         // The receiver is gone when the send was given up as in doubt.
-        let _ = ack.send(delivery);
+        let _ = ack.send(delivery(result));
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rdkafka::client::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{Producer, ProducerContext, ThreadedProducer};
 
-use super::client::{client_config, create, reason};
+use super::client::{base_record, client_config, create, delivery, reason};
 use super::{Cluster, SEND_TIMEOUT};
-use crate::event::{ID_HEADER, Outgoing};
+use crate::event::Outgoing;
 use crate::failure::Failure;
 use crate::lab::Lab;
 
@@ -47,12 +47,7 @@ pub fn send_from_memory(lab: &Lab, records: &[Outgoing]) -> Result<Duration> {
 
 fn send(producer: &ThreadedProducer<Count>, record: &Outgoing) -> Result<()> {
     loop {
-        let id = Header { key: ID_HEADER, value: Some(record.event_id) };
-        let mut message = BaseRecord::<str, str>::to(record.topic)
-            .key(record.key)
-            .headers(OwnedHeaders::new_with_capacity(1).insert(id));
-        message.payload = record.payload;
-        match producer.send(message) {
+        match producer.send(base_record(record, ())) {
             Ok(()) => return Ok(()),
             Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => {
                 thread::sleep(Duration::from_micros(500));
@@ -100,7 +95,7 @@ impl ProducerContext for Count {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        match result {
+        match delivery(result) {
             Ok(_) if self.acknowledged.fetch_add(1, Ordering::Relaxed) == 1 => {
                 let _ = self.second.set(Instant::now());
             }

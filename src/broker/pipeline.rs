@@ -13,12 +13,12 @@ use anyhow::Result;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{Producer, ProducerContext, PurgeConfig, ThreadedProducer};
 
-use super::client::{Parting, Reports, client_config, create, no_answer, reason};
+use super::client::{Delivery, Parting, Reports, base_record, client_config, create, delivery, no_answer, reason};
 use super::{ANSWER_TIMEOUT, Cluster, SEND_TIMEOUT};
-use crate::event::{ID_HEADER, Incarnation, Outgoing};
+use crate::event::{Incarnation, Outgoing};
 use crate::failure::Failure;
 use crate::lab::Lab;
 
@@ -70,8 +70,10 @@ pub struct Outcome {
     pub acknowledged: Vec<bool>,
     /// Those that the broker rejected, by their place. Others may have been rejected with the one at fault.
     pub rejected: Vec<(usize, String)>,
-    /// Why some have no acknowledgement, if any has none.
-    pub in_doubt: Option<String>,
+    /// How many have no outcome that is certain.
+    pub in_doubt: u64,
+    /// Why not, if any has none.
+    pub why: Option<String>,
 }
 
 /// Sends batches of events, each record handed over at once.
@@ -140,12 +142,7 @@ impl Pipeline {
     /// Hands over the record at a place of a batch that was begun.
     pub fn send(&self, nth: u64, place: usize, record: &Outgoing) -> Handed {
         let tag = (nth as usize) << PLACE_BITS | place;
-        let id = Header { key: ID_HEADER, value: Some(record.event_id) };
-        let mut message = BaseRecord::<str, str, usize>::with_opaque_to(record.topic, tag)
-            .key(record.key)
-            .headers(OwnedHeaders::new_with_capacity(1).insert(id));
-        message.payload = record.payload;
-        match self.producer.send(message) {
+        match self.producer.send(base_record(record, tag)) {
             Ok(()) => Handed::Taken,
             Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => Handed::Full,
             Err((error, _)) if is_rejection(&error) => Handed::Rejected(reason(&error)),
@@ -170,6 +167,12 @@ impl Pipeline {
     /// Gives up on all that has no outcome yet: it is in doubt, and every batch is settled soon.
     pub fn purge(&self) {
         self.producer.purge(PurgeConfig::default().queue().inflight());
+    }
+
+    /// Why the client sends nothing any more, if so: a gap in a partition's records, as a rejection leaves one. What it has
+    /// and will not send has its outcome only when it is purged.
+    pub fn broken(&self) -> Option<String> {
+        self.producer.client().fatal_error().map(|(_, why)| why)
     }
 
     /// What the client has to say on the side, such as why a connection cannot be made.
@@ -209,15 +212,8 @@ impl ProducerContext for Acks {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
-        use rdkafka::Message;
         let (nth, place) = ((tag >> PLACE_BITS) as u64, tag & (MAX_BATCH as usize - 1));
-        let delivery = match result {
-            // Without an offset nobody has acknowledged anything.
-            Ok(message) if message.offset() < 0 => Err(&KafkaError::Canceled),
-            Ok(_) => Ok(()),
-            Err((error, _)) => Err(error),
-        };
-        let settled = self.ledger().report(nth, place, delivery);
+        let settled = self.ledger().report(nth, place, delivery(result));
         if settled {
             (self.settled)(nth);
         }
@@ -253,14 +249,15 @@ impl Ledger {
     }
 
     /// `true` if the batch is settled by this.
-    fn report(&mut self, nth: u64, place: usize, delivery: Result<(), &KafkaError>) -> bool {
+    fn report(&mut self, nth: u64, place: usize, delivery: Delivery) -> bool {
         let Some(entry) = self.entry(nth) else { return false };
         entry.reported += 1;
         match delivery {
-            Ok(()) => entry.outcome.acknowledged[place] = true,
-            Err(error) if is_rejection(error) => entry.outcome.rejected.push((place, reason(error))),
+            Ok(_) => entry.outcome.acknowledged[place] = true,
+            Err(error) if is_rejection(&error) => entry.outcome.rejected.push((place, reason(&error))),
             Err(error) => {
-                entry.outcome.in_doubt.get_or_insert_with(|| reason(error));
+                entry.outcome.in_doubt += 1;
+                entry.outcome.why.get_or_insert_with(|| reason(&error));
             }
         }
         entry.taken == Some(entry.reported)
@@ -290,7 +287,7 @@ impl Outcome {
 }
 
 /// Is it certain that the record is not in the topic, and will never be: a fault of the record's own? What a broker that is
-/// away, or that does not let the client in, answers is none.
+/// away, or that does not let the client in, answers is none; and neither is a topic that is gone, which can be made anew.
 pub(super) fn is_rejection(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
     let rejections = [
@@ -300,10 +297,7 @@ pub(super) fn is_rejection(error: &KafkaError) -> bool {
         Code::InvalidRecord,
         Code::InvalidTopic,
         Code::PolicyViolation,
-        Code::TopicAuthorizationFailed,
         Code::UnknownPartition,
-        Code::UnknownTopic,
-        Code::UnknownTopicOrPartition,
     ];
     error.rdkafka_error_code().is_some_and(|code| rejections.contains(&code))
 }

@@ -10,6 +10,7 @@
 //! the topic is made, with a word that says so, and once more after it: no crash leaves a topic that the lab does not know
 //! for its own.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -251,6 +252,7 @@ impl Admin {
     fn wait_until_made(&self, topic: &str, made: Result<(), RDKafkaErrorCode>) -> Result<()> {
         match made {
             Ok(()) | Err(RDKafkaErrorCode::TopicAlreadyExists) => self.wait_until(topic, true),
+            Err(code @ RDKafkaErrorCode::InvalidTopic) => Err(refused("made", topic, code).context(InvalidTopic)),
             Err(code) => Err(refused("made", topic, code)),
         }
     }
@@ -279,6 +281,16 @@ impl Admin {
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
+    }
+}
+
+/// No topic can have that name in this cluster; it may differ from another's by a dot for an underscore.
+#[derive(Debug)]
+pub struct InvalidTopic;
+
+impl fmt::Display for InvalidTopic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no topic can have that name in this cluster")
     }
 }
 

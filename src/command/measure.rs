@@ -1,15 +1,15 @@
-//! `measure`: what a relay cannot beat on this machine, for `scripts/bench.sh` to hold it against.
+//! `measure`: what `scripts/bench-relay.sh` holds a relay against: the sends and the marks that it cannot beat, its query for
+//! pending rows, and the end of the topic that it sent to.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use crate::broker::{Cluster, Watch, send_from_memory};
-use crate::cli::Measured;
 use crate::event::Key;
 use crate::failure::Exit;
 use crate::lab::Lab;
-use crate::output::{Line, Output};
+use crate::output::{Line, Measured, Output};
 use crate::presence::enter;
 use crate::store::Store;
 
@@ -25,10 +25,9 @@ pub(super) fn run(lab: &Lab, what: Measured, key: Key, out: &Output) -> Result<E
     let (times, took) = match what {
         Measured::Sends => {
             let rows = store.pending(i64::MIN, u32::MAX)?;
-            let records = rows.iter().map(|row| {
-                let key = if key == Key::Event { &row.event.event_id } else { &row.event.aggregate_id };
-                row.event.outgoing(&lab.topic, key)
-            });
+            let records = rows
+                .iter()
+                .map(|row| row.event.outgoing(&lab.topic, key.of(&row.event.event_id, &row.event.aggregate_id)));
             (rows.len() as u64, send_from_memory(lab, &records.collect::<Vec<_>>())?)
         }
         Measured::Marks => {

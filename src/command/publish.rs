@@ -8,29 +8,17 @@ use crate::event::Key;
 use crate::failure::Exit;
 use crate::lab::Lab;
 use crate::output::{Line, Output, hint};
-use crate::presence::enter;
+use crate::presence::enter_to_send;
 use crate::relay::{BookRelay, Marking, Span};
 use crate::store::Store;
 
 pub(super) fn run(lab: &Lab, limit: u32, marking: Marking, key: Key, holds: &mut Holds, out: &Output) -> Result<Exit> {
-    if lab.db.exists() {
-        // The embedded broker will want it; made later, it would not say that this command is alive.
-        lab.make_dir()?;
-    }
-    let _present = enter(lab)?;
+    let span = Span::begin();
+    let _present = enter_to_send(lab)?;
     let mut store = Store::open(&lab.db)?;
     let publisher = connect_for(lab, holds, marking == Marking::AfterBrokerCommit)?;
     let command = holds.command();
-    let mut relay = BookRelay {
-        store: &mut store,
-        publisher: &publisher,
-        key,
-        holds,
-        out,
-        sent: 0,
-        marked: 0,
-        span: Span::default(),
-    };
+    let mut relay = BookRelay { store: &mut store, publisher: &publisher, key, holds, out, sent: 0, marked: 0, span };
     if let Err(stopped) = relay.run(limit, marking)? {
         let then = match stopped.marked {
             false => "Its row is pending: the next publish sends it, which can make a duplicate and loses nothing",

@@ -12,21 +12,19 @@ use crate::lab::Lab;
 use crate::lock::{Kind, LockFile};
 use crate::metrics::{Metrics, loopback_only, serve};
 use crate::output::{Line, Output, hint};
-use crate::presence::{beside_database, enter};
-use crate::relay::{Plan, Relay, stop};
+use crate::presence::{beside_database, enter_to_send};
+use crate::relay::{Plan, Relay, Span, stop};
 use crate::shard::{Shard, Slots};
-use crate::store::{Store, refuse_others};
+use crate::store::Store;
 
 pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) -> Result<Exit> {
+    let span = Span::begin();
     stop::on_signal()?;
-    if lab.db.exists() {
-        // The embedded broker will want it; made later, it would not say that this command is alive.
-        lab.make_dir()?;
-    }
-    let _present = enter(lab)?;
+    let _present = enter_to_send(lab)?;
     let (owner, named) = match &args.owner {
         Some(name) => (name.clone(), Some(alone_of_its_name(lab, name)?)),
-        None => (format!("relay-{}", std::process::id()), None),
+        // No --owner can be named like that.
+        None => (format!("pid:{}", std::process::id()), None),
     };
     let store = Store::open(&lab.db)?;
     let metrics = args.metrics.map(|addr| watched(&store, addr, args.metrics_anywhere)).transpose()?;
@@ -44,7 +42,7 @@ pub(super) fn run(lab: &Lab, args: &RelayArgs, holds: &mut Holds, out: &Output) 
         metrics,
     };
     let shared = SharedHolds::of(holds);
-    let mut relay = Relay::new(lab, &plan, store, &shared, out)?;
+    let mut relay = Relay::new(lab, &plan, store, &shared, span, out)?;
     let left = relay.run()?;
     let (done, span) = (relay.done, relay.span);
     if left.leased > 0 {
@@ -71,7 +69,6 @@ fn watched(store: &Store, addr: SocketAddr, anywhere: bool) -> Result<Arc<Metric
 
 /// The proof that no other relay of this name is alive on the database: what it leased is then this one's.
 fn alone_of_its_name(lab: &Lab, name: &str) -> Result<Option<LockFile>> {
-    refuse_others(&lab.db)?;
     if !lab.db.exists() {
         // Which will be said when it is opened.
         return Ok(None);

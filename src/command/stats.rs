@@ -1,4 +1,5 @@
-//! `stats`: what to watch of the outbox. It reads only, and relays, writers and even a `reset` may be at work meanwhile.
+//! `stats`: what to watch of the outbox. It writes nothing, once the database is of this version (an older one is migrated, as
+//! by every command), and relays, writers and even a `reset` may be at work meanwhile.
 
 use std::thread;
 use std::time::Duration;

@@ -8,8 +8,8 @@ use crate::trial::Trial;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "poison-row",
     question: "One row is too large for the broker, and will be every time. What becomes of the rows behind it?",
-    claim: "A row that fails every time must not stop the relay: it is tried a few times, then put aside for somebody to \
-            decide, and the others go on.",
+    claim: "A row whose send always fails blocks those behind it: limit the tries, pass it by and raise an alarm, and do not \
+            try for ever.",
     steps: &[
         "write three loans, the second with a note of 2,000 bytes; give the first two back",
         "the book's relay, with a client that takes no more than 1,000 bytes, twice",

@@ -10,7 +10,7 @@ use crate::verdict::Proofs;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "purge-under-kill",
     question: "Old rows are deleted from an outbox in which others wait, and the purge dies in the middle. What is gone?",
-    claim: "Published rows have to be removed or archived, or the table grows for ever.",
+    claim: "Published rows are to be archived or deleted by their age, or the table grows for ever.",
     steps: &[
         "2,500 events, all published, then one that is dead and two that are pending; delete what is older than now, whatever \
          it is, and look for what is left to send",

@@ -11,8 +11,8 @@ use crate::trial::Trial;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "slow-broker",
     question: "The broker takes longer than a send may take, and comes back. Who sees to it that the relay does?",
-    claim: "A send that timed out is in doubt: its row stays pending, and is sent again. A relay in production has to bear \
-            timeouts without an operator.",
+    claim: "The relay is stuck, and the pending rows become more and more. Every send needs a timeout; what timed out is left \
+            to the next round.",
     steps: &[
         "the book's relay: hold it before its second send, freeze the broker, let the relay go on until it gives up; let the \
          broker go on",

@@ -61,7 +61,7 @@ impl Collector for Metrics {
             ("refused", "marks", "Marks refused, since the lease was another relay's by then", &self.refused_marks),
             ("rejected", "records", "Records that the broker rejected", &self.rejections),
             ("in_doubt", "sends", "Sends whose outcome is unknown; their rows are sent again", &self.sends_in_doubt),
-            ("new", "producers", "Producers made anew after a fatal error", &self.new_producers),
+            ("new", "producers", "Producers made anew, since sends were in doubt or rejected", &self.new_producers),
         ];
         for (name, unit, help, value) in counters {
             let (name, unit) = (format!("relay_{name}"), Unit::Other(unit.to_owned()));

@@ -13,7 +13,7 @@ use super::Metrics;
 use super::exposition::{CONTENT_TYPE, exposition};
 use crate::clock::now_ms;
 use crate::failure::Failure;
-use crate::store::Store;
+use crate::store::{Store, in_words};
 
 /// Who serves: a client that is slow keeps one of them, and the others go on.
 const WORKERS: usize = 4;
@@ -23,15 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a request may be: its first line and its headers.
 const REQUEST: usize = 8 * 1024;
-
-/// An address to serve on, from the command line.
-///
-/// # Errors
-/// It is not one; the text says how to write it.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "write ADDRESS:PORT, as in 127.0.0.1:9464 or [::1]:9464; port 0 takes a free one".to_owned())
-}
 
 /// Refuses an address that others can reach, unless they are meant to.
 ///
@@ -136,11 +127,15 @@ impl Server {
         if method != "GET" {
             return Answer::plain("405 Method Not Allowed", "the metrics are to be had by GET");
         }
-        match self.store.lock().unwrap_or_else(PoisonError::into_inner).stats(now_ms()) {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        match store.stats(now_ms()) {
             Ok(stats) => {
                 Answer { status: "200 OK", content_type: CONTENT_TYPE, body: exposition(&stats, Some(&self.metrics)) }
             }
-            Err(error) => Answer::plain("500 Internal Server Error", format!("the database cannot be read: {error:#}")),
+            Err(error) => {
+                let failure = Failure::from(in_words(error, store.path()));
+                Answer::plain("500 Internal Server Error", failure.to_string())
+            }
         }
     }
 }

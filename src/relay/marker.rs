@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use anyhow::Result;
 
-use super::Event;
+use super::News;
 use crate::crash::{CrashPoint, SharedHolds};
 use crate::failure::Failure;
 use crate::store::{Batch, Lease, Marks, Store};
@@ -19,18 +19,18 @@ pub(super) struct Job {
     /// Under which lease they were sent.
     pub lease: Lease,
     /// Where to tell what came of it.
-    pub done: Sender<Event>,
+    pub done: Sender<News>,
 }
 
 /// Marks batches in the order in which they come, until there will be no more.
 pub(super) fn work(mut store: Store, holds: &SharedHolds, jobs: &Receiver<Job>) {
     for Job { batch, acknowledged, lease, done } in jobs {
-        let event = match mark(&mut store, holds, &lease, &batch, &acknowledged) {
-            Ok(marks) => Event::Marked(batch, marks),
-            Err(error) => Event::Failed(error),
+        let news = match mark(&mut store, holds, &lease, &batch, &acknowledged) {
+            Ok(marks) => News::Marked(batch, marks),
+            Err(error) => News::Failed(error),
         };
         // Nobody listens any more when the relay has failed.
-        let _ = done.send(event);
+        let _ = done.send(news);
     }
 }
 

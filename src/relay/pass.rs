@@ -8,15 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::careful::{Fate, NoTopic};
 use super::marker::Job;
+use super::poison::Fate;
 use super::reader::Reader;
+use super::routes::NoTopic;
 use super::scan::{Left, Scan};
-use super::{BATCHES_IN_FLIGHT, Event, Link, Relay, stop};
+use super::{BATCHES_IN_FLIGHT, Link, News, Relay, stop};
 use crate::broker::{Handed, Outcome, send_timeout};
 use crate::crash::CrashPoint;
 use crate::output::hint;
-use crate::store::{Batch, Pending};
+use crate::shard::SLOTS;
+use crate::store::{Batch, Lease, Pending};
 
 /// How long to wait for an event before looking at clocks and signals.
 const TICK: Duration = Duration::from_millis(20);
@@ -26,6 +28,9 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 /// How soon rows that were left are looked at again, at the earliest.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// And at the latest, where there is always something under way.
+const LOOK_AT_THE_LATEST: Duration = Duration::from_secs(1);
 
 /// How much later for each row that was left: a look costs about a microsecond a row, and is to take a small part of the
 /// time.
@@ -47,9 +52,12 @@ pub(super) enum End {
 struct Flight {
     nth: u64,
     batch: Batch,
+    /// Under which it is sent.
+    lease: Lease,
     at: Instant,
 }
 
+/// A pass under way: what was asked of the reader, what was handed to the client, what is being marked.
 pub(super) struct Pass<'p, 'a, 'b> {
     relay: &'p mut Relay<'a, 'b>,
     link: &'p mut Link,
@@ -63,8 +71,13 @@ pub(super) struct Pass<'p, 'a, 'b> {
     held: HashSet<String>,
     /// Rows that were read, and left for that reason.
     left: Left,
-    /// What was left when the last row was read, and when to look at it again.
-    exhausted: Option<(Left, Instant)>,
+    /// What the reader has left so far.
+    left_unread: Left,
+    /// Is a row pending that lies before the last that was read, and was not left?
+    is_behind: bool,
+    /// When to look again at what was left, if the last row was read.
+    exhausted: Option<Instant>,
+    begun: Instant,
     /// Why no more rows are taken.
     ending: Option<End>,
     /// Was it said that sends are in doubt, or were rejected?
@@ -74,8 +87,13 @@ pub(super) struct Pass<'p, 'a, 'b> {
 }
 
 impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
+    /// Begins to read; nothing is sent yet.
+    ///
+    /// # Errors
+    /// The database was removed or replaced.
     pub(super) fn begin(relay: &'p mut Relay<'a, 'b>, link: &'p mut Link) -> Result<Self> {
-        let scan = Scan::new(relay.tenure.lease.slots(), relay.plan.on_poison, relay.suspects.clone());
+        let scan =
+            Scan::new(relay.tenure.wanted, relay.tenure.lease.slots(), relay.plan.on_poison, relay.suspects.clone());
         let reader = Reader::start(&relay.store, scan, relay.plan.batch, link.sender.clone())?;
         Ok(Self {
             relay,
@@ -86,13 +104,20 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             asked: 0,
             held: HashSet::new(),
             left: Left::default(),
+            left_unread: Left::default(),
+            is_behind: false,
             exhausted: None,
+            begun: Instant::now(),
             ending: None,
             is_in_trouble: false,
             told: Instant::now(),
         })
     }
 
+    /// Reads, sends and marks until the pass ends, for whatever reason. Then nothing is in flight.
+    ///
+    /// # Errors
+    /// The database cannot be read or written, or standard output is closed.
     pub(super) fn play(mut self) -> Result<End> {
         loop {
             self.look_at_the_clock()?;
@@ -104,43 +129,46 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
                 self.reader.ask();
                 self.asked += 1;
             }
-            let event = self.link.events.try_recv().or_else(|_| {
+            let news = self.link.news.try_recv().or_else(|_| {
                 // Only now: what stood in the channel could have been the very acknowledgement.
                 self.look_at_the_oldest();
-                self.link.events.recv_timeout(TICK)
+                self.link.news.recv_timeout(TICK)
             });
-            match event {
-                Ok(event) => self.take(event)?,
+            match news {
+                Ok(news) => self.take(news)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the relay's own channel is closed"),
             }
         }
         drop(self.reader);
         // What was read and not sent any more is read again by the next pass.
-        while self.link.events.try_recv().is_ok() {}
+        while self.link.news.try_recv().is_ok() {}
         Ok(self.ending.unwrap_or(End::LookAgain))
     }
 
-    fn take(&mut self, event: Event) -> Result<()> {
-        match event {
-            Event::Read(batch) => {
+    fn take(&mut self, news: News) -> Result<()> {
+        match news {
+            News::Read(batch, left) => {
                 self.asked -= 1;
+                self.left_unread = left;
                 self.exhausted = None;
                 if self.ending.is_none() {
                     self.relay.holds.reached(CrashPoint::AfterFetch)?;
                     self.send(batch)?;
                 }
             }
-            Event::Exhausted(left) => {
+            News::Exhausted { left, is_behind } => {
+                self.is_behind = is_behind;
                 let rows = u32::try_from(left.rows()).unwrap_or(u32::MAX);
-                self.exhausted = Some((left, Instant::now() + LOOK_AGAIN.max(LOOK_COST * rows)));
+                self.left_unread = left;
+                self.exhausted = Some(Instant::now() + LOOK_AGAIN.max(LOOK_COST * rows));
             }
-            Event::Marked(batch, marks) => {
+            News::Marked(batch, marks) => {
                 self.marking -= 1;
                 self.relay.was_marked(&batch, &marks)?;
             }
-            Event::Failed(error) => return Err(error),
-            Event::Settled(nth) => self.settle(nth)?,
+            News::Failed(error) => return Err(error),
+            News::Settled(nth) => self.settle(nth)?,
         }
         Ok(())
     }
@@ -152,7 +180,7 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
 
     /// What the reader left, and what was left since.
     fn all_left(&self) -> Left {
-        self.exhausted.map_or(self.left, |(left, _)| left.and(self.left))
+        self.left_unread.and(self.left)
     }
 
     /// Ends the pass, unless it is ending already. Rows that are in flight are settled first.
@@ -166,38 +194,54 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
     }
 
     fn look_at_the_clock(&mut self) -> Result<()> {
+        self.heed_the_stop();
+        if self.relay.tenure.is_due() {
+            self.keep_lease()?;
+        }
+        match self.exhausted {
+            Some(_) if !self.relay.plan.follow && self.is_idle() => self.end(End::Drained(self.all_left())),
+            _ if self.relay.plan.follow && self.is_time_to_look_again() => self.end(End::LookAgain),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn heed_the_stop(&mut self) {
         if stop::is_asked_for() && self.ending.is_none() {
             if !self.flights.is_empty() {
                 hint(&format!("told to stop: {} records in flight are waited for", self.in_flight()));
             }
             self.end(End::Stopped(self.all_left()));
         }
-        if self.relay.tenure.is_due() {
-            self.keep_lease()?;
-        }
-        if let (Some((_, look_again)), true) = (self.exhausted, self.is_idle()) {
-            let left = self.all_left();
-            if !self.relay.plan.follow {
-                self.end(End::Drained(left));
-            } else if left.rows() > 0 && Instant::now() >= look_again {
-                self.end(End::LookAgain);
-            }
-        }
-        Ok(())
+    }
+
+    /// May rows that were left be sent by now? A pass that began is what looks at them, so also one that always has something
+    /// under way has to end.
+    fn is_time_to_look_again(&self) -> bool {
+        let rows = u32::try_from(self.all_left().may_go()).unwrap_or(u32::MAX);
+        let at_the_latest = self.begun + LOOK_AT_THE_LATEST.max(LOOK_COST.saturating_mul(rows));
+        let due = self.exhausted.filter(|_| self.is_idle()).map_or(at_the_latest, |soon| soon.min(at_the_latest));
+        (rows > 0 || self.is_behind && self.exhausted.is_some() && self.is_idle()) && Instant::now() >= due
     }
 
     fn in_flight(&self) -> usize {
         self.flights.iter().map(|flight| flight.batch.len()).sum()
     }
 
-    /// Gives up on what is in flight for too long, and says that the broker is waited for before that.
+    /// Gives up on what is in flight where the client has stopped, or for too long, and says that the broker is waited for before that.
     fn look_at_the_oldest(&mut self) {
+        if !self.flights.is_empty()
+            && !self.is_in_trouble
+            && let Some(why) = self.link.pipeline.broken()
+        {
+            self.end(End::Trouble(why));
+            self.link.pipeline.purge();
+        }
         let timeout = send_timeout(self.relay.lab);
         if let Some(oldest) = self.flights.front().map(|flight| flight.at.elapsed()) {
             let records = self.in_flight();
             if oldest > timeout {
                 let why = self.link.pipeline.complaint();
-                self.relay.count(|metrics| metrics.in_doubt(records as u64));
                 self.end(End::Trouble(format!("{records} sends are in doubt after {timeout:?}{why}")));
                 self.link.pipeline.purge();
             } else if oldest > SILENCE && self.told.elapsed() > SILENCE {
@@ -212,13 +256,18 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
 
     /// Puts the end of the lease off. If slots change hands, what this pass reads is not what the relay may send.
     fn keep_lease(&mut self) -> Result<()> {
-        let before = self.relay.tenure.lease.slots();
         let turnover = self.relay.tenure.keep(&mut self.relay.store)?;
         if !turnover.lost.is_empty() {
             hint("the lease was lost: another relay has claimed it, since it was not put off in time");
         }
+        if !turnover.won.is_empty() {
+            hint(&format!(
+                "took over {} of {SLOTS} slots, whose lease had run out or was given back",
+                turnover.won.iter().count()
+            ));
+        }
         // Lost and won back is lost all the same: in between another relay may have sent what was read here.
-        if !turnover.lost.is_empty() || self.relay.tenure.lease.slots() != before {
+        if !turnover.lost.is_empty() || !turnover.won.is_empty() {
             self.end(End::LookAgain);
         }
         Ok(())
@@ -228,8 +277,20 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         let nth = self.link.next;
         self.link.next += 1;
         self.link.pipeline.begin(nth, batch.len());
+        let lease = self.relay.tenure.lease.clone();
         let mut taken = 0;
         for (place, row) in batch.iter().enumerate() {
+            if !self.held.is_empty() && self.held.contains(row.aggregate_id) {
+                self.left.held_back += 1;
+                continue;
+            }
+            // Before the look at the lease: it can take its time.
+            if self.relay.routes.known(&row).is_none() && !self.find_topic(&row)? {
+                if self.ending.is_some() {
+                    break;
+                }
+                continue;
+            }
             // Before each send: whoever was stopped for longer than the lease sends nothing that is another's by now.
             if self.relay.tenure.has_expired() {
                 self.keep_lease()?;
@@ -237,51 +298,58 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             if self.ending.is_some() {
                 break;
             }
-            if !self.held.is_empty() && self.held.contains(row.aggregate_id) {
-                self.left.held_back += 1;
-                continue;
-            }
             self.relay.holds.reached(CrashPoint::BeforeSend)?;
             match self.hand_over(nth, place, &row)? {
                 Handed::Taken => taken += 1,
-                Handed::Rejected(why) => {
-                    let Fate { is_dead, holds_back } = self.relay.reject(&row, 0, &why)?;
-                    if holds_back {
-                        self.held.insert(row.aggregate_id.to_owned());
-                    }
-                    *(if is_dead { &mut self.left.dead } else { &mut self.left.waiting }) += 1;
-                }
-                Handed::Full => {}
-                Handed::Broken(why) => {
-                    self.end(End::Trouble(format!("no more records can be handed over: {why}")));
-                    break;
-                }
+                Handed::Rejected(why) => self.reject(&row, &why)?,
+                Handed::Full => self.give_up("the client's queue stays full"),
+                Handed::Broken(why) => self.give_up(&why),
             }
         }
         self.relay.holds.reached(CrashPoint::Sent)?;
-        self.flights.push_back(Flight { nth, batch, at: Instant::now() });
+        self.flights.push_back(Flight { nth, batch, lease, at: Instant::now() });
         self.link.pipeline.end(nth, taken);
         Ok(())
     }
 
-    /// Hands a row over, and waits while the client has no room.
-    fn hand_over(&mut self, nth: u64, place: usize, row: &Pending) -> Result<Handed> {
-        if self.relay.routes.known(row).is_none() {
-            match self.relay.topic_of(row, &self.link.pipeline)? {
-                Ok(_) => {}
-                Err(NoTopic::Never(why)) => return Ok(Handed::Rejected(why)),
-                Err(NoTopic::NotNow(why)) => return Ok(Handed::Broken(why)),
-            }
+    /// Sees to it that a row has a topic to go to; `false` if it has none.
+    fn find_topic(&mut self, row: &Pending) -> Result<bool> {
+        match self.relay.topic_of(row, &self.link.pipeline)? {
+            Ok(_) => return Ok(true),
+            Err(NoTopic::Never(why)) => self.reject(row, &why)?,
+            Err(NoTopic::NotNow(why)) => self.give_up(&why),
         }
+        Ok(false)
+    }
+
+    /// Ends the pass, since nothing more can be sent.
+    fn give_up(&mut self, why: &str) {
+        self.end(End::Trouble(format!("no more records can be handed over: {why}")));
+        self.link.pipeline.purge();
+    }
+
+    /// Counts the rejection of a row that was never tried before.
+    fn reject(&mut self, row: &Pending, why: &str) -> Result<()> {
+        let Fate { is_dead, holds_back } = self.relay.reject(row, 0, why)?;
+        if holds_back {
+            self.held.insert(row.aggregate_id.to_owned());
+        }
+        *(if is_dead { &mut self.left.dead } else { &mut self.left.waiting }) += 1;
+        // Each is a transaction of its own, so a batch of nothing but these takes long.
+        self.heed_the_stop();
+        Ok(())
+    }
+
+    /// Hands a row over, and waits while the client has no room: for as long as a send may take, and the lease lasts.
+    fn hand_over(&self, nth: u64, place: usize, row: &Pending) -> Result<Handed> {
+        let Some(topic) = self.relay.routes.known(row) else { anyhow::bail!("a row without a topic") };
+        let record = self.relay.routes.record(row, topic);
         let begun = Instant::now();
         loop {
-            let Some(topic) = self.relay.routes.known(row) else { anyhow::bail!("a topic that was just there") };
-            let handed = self.link.pipeline.send(nth, place, &self.relay.routes.record(row, topic));
-            if handed != Handed::Full {
+            let handed = self.link.pipeline.send(nth, place, &record);
+            let is_late = || begun.elapsed() > send_timeout(self.relay.lab) || self.relay.tenure.has_expired();
+            if handed != Handed::Full || is_late() {
                 return Ok(handed);
-            }
-            if begun.elapsed() > send_timeout(self.relay.lab) {
-                return Ok(Handed::Broken("its queue stays full".to_owned()));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -290,8 +358,9 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
     /// Marks what was acknowledged of a settled batch.
     fn settle(&mut self, nth: u64) -> Result<()> {
         let Some(at) = self.flights.iter().position(|flight| flight.nth == nth) else { return Ok(()) };
-        let Some(Flight { batch, .. }) = self.flights.remove(at) else { return Ok(()) };
-        let Outcome { acknowledged, rejected, in_doubt } = self.link.pipeline.outcome(nth);
+        let Some(Flight { batch, lease, .. }) = self.flights.remove(at) else { return Ok(()) };
+        let Outcome { acknowledged, rejected, in_doubt, why } = self.link.pipeline.outcome(nth);
+        self.relay.count(|metrics| metrics.in_doubt(in_doubt));
         if acknowledged.contains(&true) {
             self.relay.was_acknowledged(&batch, &acknowledged);
             self.relay.holds.reached(CrashPoint::AfterAck)?;
@@ -300,13 +369,13 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             self.relay.suspects.extend(rejected.iter().map(|(place, _)| batch.row(*place).id));
             self.end(End::Trouble(format!("{} records were rejected together: {why}", rejected.len())));
             self.link.pipeline.purge();
-        } else if let Some(why) = in_doubt {
+        } else if let Some(why) = why {
             self.end(End::Trouble(format!("sends are in doubt: {why}")));
             self.link.pipeline.purge();
         }
         if acknowledged.contains(&true) {
             self.marking += 1;
-            let (lease, done) = (self.relay.tenure.lease.clone(), self.link.sender.clone());
+            let done = self.link.sender.clone();
             self.relay.hand_to_marker(Job { batch, acknowledged, lease, done })?;
         }
         Ok(())

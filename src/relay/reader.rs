@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Event;
+use super::News;
 use super::scan::Scan;
 use crate::store::Store;
 
@@ -28,15 +28,15 @@ impl Reader {
     ///
     /// # Errors
     /// The database was removed or replaced.
-    pub fn start(store: &Store, scan: Scan, rows: u32, events: Sender<Event>) -> Result<Self> {
+    pub fn start(store: &Store, scan: Scan, rows: u32, news: Sender<News>) -> Result<Self> {
         let store = store.again()?;
         let (requests, asked) = channel();
         let ended = Arc::new(AtomicBool::new(false));
         let told_to_end = Arc::clone(&ended);
         let thread = thread::spawn(move || {
-            if let Err(error) = read(&store, scan, rows, &asked, &events, &told_to_end) {
+            if let Err(error) = read(&store, scan, rows, &asked, &news, &told_to_end) {
                 // The pass is over if nobody listens.
-                let _ = events.send(Event::Failed(error));
+                let _ = news.send(News::Failed(error));
             }
         });
         Ok(Self { requests: Some(requests), ended, thread: Some(thread) })
@@ -66,24 +66,26 @@ fn read(
     mut scan: Scan,
     rows: u32,
     asked: &Receiver<()>,
-    events: &Sender<Event>,
+    news: &Sender<News>,
     ended: &AtomicBool,
 ) -> Result<()> {
     let mut after = i64::MIN;
     while asked.recv().is_ok() {
-        loop {
+        while !ended.load(Ordering::Relaxed) {
             // The version first: a commit in between is then looked at again, and not missed.
             let version = store.data_version()?;
             let (batch, last) = store.batch(after, rows, |row| scan.takes(row))?;
             after = last.unwrap_or(after);
             if !batch.is_empty() {
-                let _ = events.send(Event::Read(batch));
+                let _ = news.send(News::Read(batch, scan.left));
                 break;
             }
             if last.is_some() {
                 continue;
             }
-            let _ = events.send(Event::Exhausted(scan.left));
+            // What was marked and is pending again lies behind the last row; what is on its way does, too.
+            let is_behind = store.first_pending()?.is_some_and(|first| first <= after) && scan.left.rows() == 0;
+            let _ = news.send(News::Exhausted { left: scan.left, is_behind });
             while store.data_version()? == version {
                 if ended.load(Ordering::Relaxed) {
                     return Ok(());

@@ -1,9 +1,14 @@
 //! Where a row's record goes, and what it is keyed by.
 
+use anyhow::Result;
 use clap::ValueEnum;
 
+use super::{Relay, bind};
+use crate::broker::{InvalidTopic, Pipeline};
 use crate::event::{Key, Outgoing};
+use crate::failure::Failure;
 use crate::lab::{Lab, is_topic_name};
+use crate::output::hint;
 use crate::store::Pending;
 
 /// What a record looks like.
@@ -76,5 +81,46 @@ impl Routes {
     pub fn record<'a>(&self, row: &Pending<'a>, topic: &'a str) -> Outgoing<'a> {
         let key = if self.by_aggregate { row.aggregate_id } else { row.event_id };
         Outgoing { topic, key, event_id: row.event_id, payload: row.payload }
+    }
+}
+
+/// Why a row has no topic to go to.
+pub(super) enum NoTopic {
+    /// None can have that name.
+    Never(String),
+    /// The broker does not answer, or does not make it.
+    NotNow(String),
+}
+
+impl Relay<'_, '_> {
+    /// The topic of a row, made if it is not there; the inner error says why there is none.
+    pub(super) fn topic_of(&mut self, row: &Pending, pipeline: &Pipeline) -> Result<Result<String, NoTopic>> {
+        if let Some(topic) = self.routes.known(row) {
+            return Ok(Ok(topic.to_owned()));
+        }
+        let topic = match self.routes.topic(row) {
+            Ok(topic) => topic,
+            Err(why) => return Ok(Err(NoTopic::Never(why))),
+        };
+        let (incarnation, partitions) = match pipeline.ensure_topic(&Lab { topic: topic.clone(), ..self.lab.clone() }) {
+            Ok(found) => found,
+            Err(error) => {
+                let is_invalid = error.is::<InvalidTopic>();
+                let why = Failure::from(error).what();
+                return Ok(Err(if is_invalid { NoTopic::Never(why) } else { NoTopic::NotNow(why) }));
+            }
+        };
+        if partitions > 1 && !self.routes.keeps_aggregates_together() {
+            hint(&format!(
+                "{topic} has {partitions} partitions: keyed by event id, the events of one loan lie in several, in no order \
+                 among them; --key aggregate keeps them together"
+            ));
+        }
+        if !self.is_bound {
+            bind(&mut self.store, &incarnation)?;
+            self.is_bound = true;
+        }
+        self.routes.learn(row, topic.clone());
+        Ok(Ok(topic))
     }
 }

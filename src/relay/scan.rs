@@ -23,6 +23,8 @@ pub enum OnPoison {
 pub struct Left {
     /// Leased by others.
     pub leased: u64,
+    /// Of other shards.
+    pub of_other_shards: u64,
     /// Waiting for their next try.
     pub waiting: u64,
     /// Behind an earlier row of their aggregate that waits, or that is dead.
@@ -39,6 +41,7 @@ impl Left {
     pub fn and(self, those: Self) -> Self {
         Self {
             leased: self.leased + those.leased,
+            of_other_shards: self.of_other_shards + those.of_other_shards,
             waiting: self.waiting + those.waiting,
             held_back: self.held_back + those.held_back,
             dead: self.dead + those.dead,
@@ -48,7 +51,12 @@ impl Left {
 
     /// How many in all.
     pub fn rows(&self) -> u64 {
-        self.leased + self.waiting + self.held_back + self.dead + self.unsent
+        self.may_go() + self.of_other_shards + self.unsent
+    }
+
+    /// How many may become this relay's to send without being written anew.
+    pub fn may_go(&self) -> u64 {
+        self.leased + self.waiting + self.held_back + self.dead
     }
 }
 
@@ -56,6 +64,7 @@ impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = [
             (self.leased, "leased by others"),
+            (self.of_other_shards, "of other shards"),
             (self.waiting, "waiting for the next try"),
             (self.held_back, "held back behind an earlier row of the aggregate"),
             (self.dead, "dead"),
@@ -68,6 +77,9 @@ impl fmt::Display for Left {
 
 /// One look at the pending rows, from the first on.
 pub struct Scan {
+    /// The slots of the relay's shard.
+    wanted: Slots,
+    /// Those that it holds.
     slots: Slots,
     on_poison: OnPoison,
     /// Rows that were rejected with others, so that nobody knows yet which is at fault.
@@ -79,14 +91,20 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// One for a relay that holds these slots.
-    pub fn new(slots: Slots, on_poison: OnPoison, suspects: BTreeSet<i64>) -> Self {
-        Self { slots, on_poison, suspects, held: HashSet::new(), left: Left::default() }
+    /// One for a relay that wants these slots, and holds those.
+    pub fn new(wanted: Slots, slots: Slots, on_poison: OnPoison, suspects: BTreeSet<i64>) -> Self {
+        Self { wanted, slots, on_poison, suspects, held: HashSet::new(), left: Left::default() }
     }
 
     /// Is the next row in id order to be sent now? Whatever is left holds back the later rows of its aggregate, and nothing
     /// else. What another relay has leased is that one's to order.
     pub fn takes(&mut self, row: &Standing) -> bool {
+        // Most relays hold everything: then no row's slot has to be known.
+        let slot = if self.slots == Slots::ALL { 0 } else { slot_of(row.aggregate_id) };
+        if !self.wanted.contains(slot) {
+            self.left.of_other_shards += 1;
+            return false;
+        }
         if row.is_dead {
             self.left.dead += 1;
             if self.on_poison == OnPoison::HoldKey {
@@ -94,7 +112,7 @@ impl Scan {
             }
             return false;
         }
-        if self.slots != Slots::ALL && !self.slots.contains(slot_of(row.aggregate_id)) {
+        if !self.slots.contains(slot) {
             self.left.leased += 1;
             return false;
         }
@@ -142,7 +160,7 @@ mod tests {
     }
 
     fn scan(on_poison: OnPoison) -> Scan {
-        Scan::new(Slots::ALL, on_poison, BTreeSet::new())
+        Scan::new(Slots::ALL, Slots::ALL, on_poison, BTreeSet::new())
     }
 
     #[test]
@@ -166,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_suspect_is_not_sent_with_others() {
-        let mut scan = Scan::new(Slots::ALL, OnPoison::HoldKey, BTreeSet::from([2]));
+        let mut scan = Scan::new(Slots::ALL, Slots::ALL, OnPoison::HoldKey, BTreeSet::from([2]));
         assert_eq!(taken(&mut scan, &[row(1, "a"), row(2, "b"), row(3, "b"), row(4, "c")]), [1, 4]);
     }
 
@@ -174,9 +192,18 @@ mod tests {
     fn what_others_have_leased_is_left_to_them() {
         let mine = Slots::from_iter([slot_of("a")]);
         assert_ne!(slot_of("a"), slot_of("b"));
-        let mut scan = Scan::new(mine, OnPoison::HoldKey, BTreeSet::new());
+        let mut scan = Scan::new(Slots::ALL, mine, OnPoison::HoldKey, BTreeSet::new());
         assert_eq!(taken(&mut scan, &[row(1, "b"), row(2, "a"), waiting(3, "b")]), [2]);
         assert_eq!(scan.left, Left { leased: 2, ..Left::default() });
+    }
+
+    #[test]
+    fn what_is_of_another_shard_is_no_concern_of_this_relay() {
+        let mine = Slots::from_iter([slot_of("a")]);
+        let mut scan = Scan::new(mine, mine, OnPoison::HoldKey, BTreeSet::new());
+        assert_eq!(taken(&mut scan, &[row(1, "b"), row(2, "a"), dead(3, "b"), waiting(4, "b")]), [2]);
+        assert_eq!(scan.left, Left { of_other_shards: 3, ..Left::default() });
+        assert_eq!((scan.left.rows(), scan.left.may_go()), (3, 0));
     }
 
     #[test]

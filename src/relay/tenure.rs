@@ -1,6 +1,6 @@
 //! How a relay keeps its lease: claimed before the first row is read, put off in time, and looked at before each send.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -8,12 +8,17 @@ use crate::clock::now_ms;
 use crate::shard::{Slots, slot_of};
 use crate::store::{Lease, Store, Turnover};
 
+/// How soon a relay that lacks slots looks again whether they are free.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// A lease, and how it is kept.
 pub struct Tenure {
     /// What is held.
     pub lease: Lease,
     /// What is wanted: the slots of the shard.
-    wanted: Slots,
+    pub wanted: Slots,
+    /// When it was last claimed or put off.
+    kept: Instant,
     /// How long the lease lasts from each renewal, in milliseconds.
     length: i64,
     /// Is every earlier relay of this name known to be dead?
@@ -24,7 +29,7 @@ impl Tenure {
     /// One that holds nothing yet.
     pub fn new(owner: &str, wanted: Slots, length: Duration, is_own: bool) -> Self {
         let length = i64::try_from(length.as_millis()).unwrap_or(i64::MAX / 2);
-        Self { lease: Lease::of(owner), wanted, length, is_own }
+        Self { lease: Lease::of(owner), wanted, kept: Instant::now(), length, is_own }
     }
 
     /// Puts the end of the lease off, and claims what is wanted and free.
@@ -32,6 +37,7 @@ impl Tenure {
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
     pub fn keep(&mut self, store: &mut Store) -> Result<Turnover> {
+        self.kept = Instant::now();
         let now = now_ms();
         store.hold(&mut self.lease, self.wanted, self.is_own, now, now + self.length)
     }
@@ -41,9 +47,10 @@ impl Tenure {
         now_ms() >= self.lease.expires_at
     }
 
-    /// Is it time to put its end off?
+    /// Is it time to put its end off, or to see whether what others hold is free by now?
     pub fn is_due(&self) -> bool {
-        now_ms() >= self.lease.expires_at - self.length * 2 / 3
+        now_ms() >= self.lease.expires_at - self.length / 3 * 2
+            || (!self.is_complete() && self.kept.elapsed() > LOOK_AGAIN)
     }
 
     /// Is all that is wanted held?

@@ -5,6 +5,7 @@ use rusqlite::{Row, TransactionBehavior};
 
 use super::lease::{Lease, lost};
 use super::{Store, is_busy};
+use crate::failure::Failure;
 use crate::shard::slot_of;
 
 /// Pending rows in id order, read out whole: no statement stays open while Kafka is waited for. Their texts lie end to end,
@@ -13,9 +14,11 @@ use crate::shard::slot_of;
 pub struct Batch {
     rows: Vec<Place>,
     text: String,
+    /// As they are: a payload need not be UTF-8.
+    payloads: Vec<u8>,
 }
 
-/// A batch with so many bytes of text takes no more rows.
+/// A batch with so many bytes of payloads takes no more rows.
 const LARGE: usize = 16 * 1024 * 1024;
 
 /// Where a row's texts end.
@@ -42,7 +45,7 @@ pub struct Pending<'a> {
     /// What that is: "loan".
     pub aggregate_type: &'a str,
     /// The record's value; `None` is a tombstone.
-    pub payload: Option<&'a str>,
+    pub payload: Option<&'a [u8]>,
     /// When it was written: "2026-09-01T08:00:00.000Z".
     pub created_at: &'a str,
 }
@@ -85,8 +88,11 @@ impl Batch {
     /// The row at a place, from 0.
     pub fn row(&self, nth: usize) -> Pending<'_> {
         let place = &self.rows[nth];
-        let begin = if nth == 0 { 0 } else { self.rows[nth - 1].payload };
-        let payload = &self.text[place.aggregate_type..place.payload];
+        let (begin, payload) = match nth.checked_sub(1) {
+            Some(before) => (self.rows[before].aggregate_type, self.rows[before].payload),
+            None => (0, 0),
+        };
+        let payload = &self.payloads[payload..place.payload];
         Pending {
             id: place.id,
             created_at: &self.text[begin..place.created_at],
@@ -104,11 +110,11 @@ impl Batch {
 
     fn push(&mut self, row: &Row) -> Result<()> {
         let mut end = |column| -> Result<usize> {
-            self.text.push_str(row.get_ref(column)?.as_str()?);
+            self.text.push_str(text(row, column)?);
             Ok(self.text.len())
         };
-        let (created_at, event_id, aggregate_id) = (end(1)?, end(2)?, end(3)?);
-        let (aggregate_type, payload) = (end(4)?, end(5)?);
+        let (created_at, event_id, aggregate_id, aggregate_type) = (end(1)?, end(2)?, end(3)?, end(4)?);
+        self.payloads.extend_from_slice(row.get_ref(5)?.as_bytes()?);
         self.rows.push(Place {
             id: row.get(0)?,
             is_tombstone: row.get(6)?,
@@ -116,7 +122,7 @@ impl Batch {
             event_id,
             aggregate_id,
             aggregate_type,
-            payload,
+            payload: self.payloads.len(),
         });
         Ok(())
     }
@@ -133,7 +139,7 @@ pub enum Access {
     NotIndexed,
 }
 
-/// The query of every relay that looks for work.
+/// The query of the production relay that looks for work; the book's relay has its own, [`Store::pending`].
 pub(super) fn poll(access: Access) -> String {
     let access = match access {
         Access::AsIs => "",
@@ -144,8 +150,8 @@ pub(super) fn poll(access: Access) -> String {
 }
 
 impl Store {
-    /// Reads up to `limit` pending rows, fewer if they are large, behind `after` in id order, and puts those that `takes` wants in a batch. The number
-    /// is the last id that was looked at; `None` where there was no row behind `after`.
+    /// Reads up to `limit` pending rows, fewer if they are large, behind `after` in id order, and puts those that `takes` wants
+    /// in a batch. The number is the last id that was looked at; `None` where there was no row behind `after`.
     ///
     /// # Errors
     /// The database cannot be read.
@@ -165,19 +171,49 @@ impl Store {
             if takes(&standing) {
                 batch.push(row)?;
             }
-            if batch.text.len() >= LARGE {
+            if batch.payloads.len() >= LARGE {
                 break;
             }
         }
         Ok((batch, last))
     }
 
-    /// The pending row of an id, as a batch of its own; empty where it is pending no more.
+    /// The pending row of an id, as a batch of its own, and how often it was rejected; empty where it is pending no more, or
+    /// dead.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn pending_row(&self, id: i64) -> Result<Batch> {
-        Ok(self.batch(id - 1, 1, |row| row.id == id)?.0)
+    pub fn pending_row(&self, id: i64) -> Result<(Batch, u32)> {
+        let mut attempts = 0;
+        let (batch, _) = self.batch(id - 1, 1, |row| {
+            attempts = row.attempts;
+            row.id == id && !row.is_dead
+        })?;
+        Ok((batch, attempts))
+    }
+
+    /// The id of the first pending row.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn first_pending(&self) -> Result<Option<i64>> {
+        let sql = "SELECT min(id) FROM outbox WHERE published = 0";
+        Ok(self.db.prepare_cached(sql)?.query_row((), |row| row.get(0))?)
+    }
+
+    /// Shows the id and the aggregate of each pending row up to `last`, in id order; with `dead_ones` those of dead rows, too.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn each_pending(&self, last: i64, dead_ones: bool, mut show: impl FnMut(i64, &str)) -> Result<()> {
+        let sql = "SELECT id, created_at, event_id, aggregate_id FROM outbox
+                   WHERE published = 0 AND id <= ?1 AND (dead = 0 OR ?2) ORDER BY id";
+        let mut query = self.db.prepare_cached(sql)?;
+        let mut rows = query.query((last, dead_ones))?;
+        while let Some(row) = rows.next()? {
+            show(row.get(0)?, text(row, 3)?);
+        }
+        Ok(())
     }
 
     /// Records the acknowledged rows of a batch as published, in one transaction, but for those whose lease was lost in the
@@ -222,9 +258,22 @@ impl Store {
     }
 }
 
+/// A text of a row that has to be one.
+fn text<'a>(row: &'a Row, column: usize) -> Result<&'a str> {
+    let value = row.get_ref(column)?;
+    value.as_str().map_err(|_| {
+        let (id, name) =
+            (row.get::<_, i64>(0).unwrap_or_default(), COLUMNS.split(", ").nth(column).unwrap_or_default());
+        Failure::failed(
+            format!("the outbox row {id} is not UTF-8 in its column {name}, so no relay can name it"),
+            format!("mend or delete it with the sqlite3 shell: UPDATE outbox SET {name} = … WHERE id = {id}"),
+        )
+    })
+}
+
 fn standing<'a>(row: &'a Row) -> Result<Standing<'a>> {
     let attempts = row.get(7)?;
     // A row is dead after so many attempts, so most rows need no second look.
     let is_dead = attempts > 0 && row.get(8)?;
-    Ok(Standing { id: row.get(0)?, aggregate_id: row.get_ref(3)?.as_str()?, attempts, is_dead })
+    Ok(Standing { id: row.get(0)?, aggregate_id: text(row, 3)?, attempts, is_dead })
 }

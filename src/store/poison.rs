@@ -9,19 +9,6 @@ use super::Store;
 use super::lease::{Lease, lost};
 use crate::shard::slot_of;
 
-/// A row that was rejected and is not dead yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
-    /// The row's id.
-    pub id: i64,
-    /// Whose event it is.
-    pub aggregate_id: String,
-    /// How often it was rejected.
-    pub attempts: u32,
-    /// When it may be tried again, in milliseconds since 1970.
-    pub next_try_at: i64,
-}
-
 /// What becomes of a row that was just rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -56,32 +43,28 @@ pub enum Decision {
 }
 
 impl Store {
-    /// The rows that were rejected and are not dead, in id order.
+    /// The ids of up to `limit` rows that were rejected, are not dead, and may be tried again by now, in order.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn tried(&self) -> Result<Vec<Tried>> {
-        let sql = "SELECT id, aggregate_id, attempts, next_try_at FROM outbox
-                   WHERE published = 0 AND attempts > 0 AND dead = 0 ORDER BY id";
+    pub fn due(&self, now: i64, limit: u32) -> Result<Vec<i64>> {
+        let sql = "SELECT id FROM outbox WHERE published = 0 AND attempts > 0 AND dead = 0 AND next_try_at <= ?1
+                   ORDER BY id LIMIT ?2";
         let mut query = self.db.prepare_cached(sql)?;
-        let rows = query.query_map((), |row| {
-            Ok(Tried { id: row.get(0)?, aggregate_id: row.get(1)?, attempts: row.get(2)?, next_try_at: row.get(3)? })
-        })?;
-        Ok(rows.collect::<rusqlite::Result<_>>()?)
+        Ok(query.query_map((now, limit), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Is there an earlier row of the same aggregate that is still pending? With `dead_ones` a dead row is one, too.
+    /// When the last of the rows that were rejected and are not dead may be tried again, in milliseconds since 1970.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn is_behind_another(&self, id: i64, aggregate_id: &str, dead_ones: bool) -> Result<bool> {
-        let sql = "SELECT EXISTS (SELECT 1 FROM outbox WHERE published = 0 AND id < ?1 AND aggregate_id = ?2
-                                  AND (dead = 0 OR ?3))";
-        Ok(self.db.prepare_cached(sql)?.query_row((id, aggregate_id, dead_ones), |row| row.get(0))?)
+    pub fn last_try_at(&self) -> Result<Option<i64>> {
+        let sql = "SELECT max(next_try_at) FROM outbox WHERE published = 0 AND attempts > 0 AND dead = 0";
+        Ok(self.db.query_row(sql, (), |row| row.get(0))?)
     }
 
-    /// Counts a rejection of a row. `false` says that its lease is another relay's by now, or that it is pending no more:
-    /// then nothing was changed.
+    /// Counts a rejection of a row. `false` says that its lease is another relay's by now, or that it is pending no more, or
+    /// dead: then nothing was changed.
     ///
     /// # Errors
     /// The database stays locked for longer than the busy timeout.
@@ -96,7 +79,7 @@ impl Store {
             Next::Dead => (0, true),
         };
         let sql = "UPDATE outbox SET attempts = attempts + 1, last_error = ?2, next_try_at = ?3, dead = ?4
-                   WHERE id = ?1 AND published = 0";
+                   WHERE id = ?1 AND published = 0 AND dead = 0";
         let changed = txn.prepare_cached(sql)?.execute((id, error, next_try_at, is_dead))?;
         txn.commit()?;
         Ok(changed == 1)

@@ -38,7 +38,7 @@ CREATE TABLE outbox (
   tombstone      INTEGER NOT NULL DEFAULT 0 CHECK (tombstone IN (0, 1)),
   attempts       INTEGER NOT NULL DEFAULT 0,
   next_try_at    INTEGER NOT NULL DEFAULT 0,
-  dead           INTEGER NOT NULL DEFAULT 0 CHECK (dead IN (0, 1)),
+  dead           INTEGER NOT NULL DEFAULT 0 CHECK (dead = 0 OR (dead = 1 AND attempts > 0)),
   last_error     TEXT
 ) STRICT;
 CREATE INDEX outbox_pending ON outbox (id) WHERE published = 0;
@@ -84,7 +84,7 @@ ALTER TABLE outbox ADD COLUMN aggregate_type TEXT NOT NULL DEFAULT 'loan';
 ALTER TABLE outbox ADD COLUMN tombstone INTEGER NOT NULL DEFAULT 0 CHECK (tombstone IN (0, 1));
 ALTER TABLE outbox ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE outbox ADD COLUMN next_try_at INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE outbox ADD COLUMN dead INTEGER NOT NULL DEFAULT 0 CHECK (dead IN (0, 1));
+ALTER TABLE outbox ADD COLUMN dead INTEGER NOT NULL DEFAULT 0 CHECK (dead = 0 OR (dead = 1 AND attempts > 0));
 ALTER TABLE outbox ADD COLUMN last_error TEXT;
 CREATE INDEX outbox_tried ON outbox (id) WHERE published = 0 AND attempts > 0;
 CREATE TABLE relay_lease (

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Strategy::OutboxWrite;
 use super::matrix::{Found, Row};
@@ -67,23 +66,15 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs a strategy without a kill: what is left must be clean, and the points that it passed are counted.
-    pub(super) fn calibrate(&mut self, strategy: Strategy) -> Result<(Row, Vec<(CrashPoint, u32)>)> {
+    pub(super) fn calibrate(&mut self, strategy: Strategy) -> Result<(Row, Vec<HoldAt>)> {
         let lab = self.trial(strategy)?;
         let line = format!("{} --trace", strategy.command(self.sweep.rows));
         let ended = process::run(&lab, &line)?;
         ended.expect(&line, Exit::Done)?;
-        let mut points = Vec::new();
-        for said in &ended.said {
-            if let Some((point, times)) = said.strip_prefix("outbox-lab: passed ").and_then(|rest| rest.split_once(' '))
-            {
-                let at = HoldAt::from_str(point).map_err(|reason| anyhow::anyhow!(reason))?;
-                points.push((at.point, times.parse().context("a count of passages")?));
-            }
-        }
         self.drain(strategy, &lab)?;
         let mut control = Row::new(strategy.name(), None, 0);
         control.found = self.look(strategy, &mut Store::open(&lab.db)?, &lab)?;
-        Ok((control, points))
+        Ok((control, ended.passages()))
     }
 
     /// One trial: hold, kill, restart, drain, reconcile.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
+pub use super::ended::Ended;
+use super::ended::{inconclusive, last_lines, passages};
 use super::freeze;
 use super::patience::deadline;
 pub use super::patience::wait_for;
-use crate::crash::{CrashPoint, HoldAt};
-use crate::failure::{Exit, Failure};
+use crate::crash::{CrashPoint, HoldAt, ending_signals};
+use crate::failure::Exit;
 use crate::lab::Lab;
 
 /// What has to be ended when the run is interrupted.
@@ -55,10 +57,7 @@ pub fn undisturbed<T>(step: impl FnOnce() -> T) -> T {
 /// # Errors
 /// The signals cannot be waited for.
 pub fn on_interrupt() -> Result<()> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
+    let signals = ending_signals();
     signals.thread_block()?;
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else { return };
@@ -102,57 +101,6 @@ pub fn clean(lab: &Lab) -> Result<()> {
     let ended = run(lab, "clean")?;
     at_work_now().labs.retain(|at_work| at_work.dir != lab.dir);
     ended.expect("clean", Exit::Done)
-}
-
-/// A lab command that has ended.
-#[derive(Clone, Debug)]
-pub struct Ended {
-    /// Its standard output since it was last looked at.
-    pub printed: Vec<String>,
-    /// Its standard error.
-    pub said: Vec<String>,
-    status: ExitStatus,
-}
-
-impl Ended {
-    /// Is there a line of its standard output that contains this?
-    pub fn prints(&self, text: &str) -> bool {
-        self.printed.iter().any(|line| line.contains(text))
-    }
-
-    /// Is there a line of its standard error that contains this?
-    pub fn says(&self, text: &str) -> bool {
-        self.said.iter().any(|line| line.contains(text))
-    }
-
-    /// How often it passed each crash point, in the order in which it came to them first, as it told with `--trace`.
-    pub fn passages(&self) -> Vec<HoldAt> {
-        passages(self.said.iter())
-    }
-
-    /// Did it end with this exit code?
-    pub fn exited(&self, exit: Exit) -> bool {
-        self.status.code() == Some(exit as i32)
-    }
-
-    /// It has to have ended like this.
-    ///
-    /// # Errors
-    /// Inconclusive, with the last lines that it printed.
-    pub fn expect(&self, line: &str, exit: Exit) -> Result<()> {
-        if self.exited(exit) {
-            return Ok(());
-        }
-        Err(inconclusive(
-            line,
-            &format!("ended with {}, not with exit code {}", self.status, exit as i32),
-            &self.last_lines(),
-        ))
-    }
-
-    fn last_lines(&self) -> String {
-        last_lines(self.printed.iter().chain(&self.said))
-    }
 }
 
 /// A lab command that stands at its crash point.
@@ -377,12 +325,6 @@ fn kill_group(pid: u32) {
     }
 }
 
-/// What lines tell of how often crash points were passed.
-fn passages<'a>(said: impl Iterator<Item = &'a String>) -> Vec<HoldAt> {
-    let passed = said.filter_map(|line| line.strip_prefix("outbox-lab: passed "));
-    passed.filter_map(|told| told.replace(' ', "@").parse().ok()).collect()
-}
-
 /// The holds that a command line asks for, as the process will name them.
 fn asked_for(line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -415,18 +357,6 @@ fn command(lab: &Lab, line: &str) -> Result<Command> {
         None => command.env_remove("KAFKA_BOOTSTRAP"),
     };
     Ok(command)
-}
-
-fn inconclusive(line: &str, what: &str, last_lines: &str) -> anyhow::Error {
-    Failure::inconclusive(
-        format!("outbox-lab {line} {what}\n  {last_lines}"),
-        "play it again; the receipts tell what was proved",
-    )
-}
-
-fn last_lines<'a>(lines: impl Iterator<Item = &'a String>) -> String {
-    let all: Vec<_> = lines.map(String::as_str).collect();
-    all[all.len().saturating_sub(5)..].join("\n  ")
 }
 
 fn lines_of(source: Option<impl Read + Send + 'static>) -> Receiver<String> {

@@ -93,7 +93,7 @@ impl Trial<'_> {
     /// Inconclusive: it does not come to that in time. Or the database cannot be read.
     pub fn await_next_try(&self) -> Result<()> {
         let store = self.store()?;
-        process::wait_for("the next try", || Ok(store.tried()?.iter().all(|row| row.next_try_at <= now_ms())))?;
+        process::wait_for("the next try", || Ok(store.last_try_at()?.is_none_or(|at| at <= now_ms())))?;
         self.tell("(it is time for the next try)")
     }
 

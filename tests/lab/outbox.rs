@@ -115,6 +115,16 @@ fn a_duration_without_a_unit_says_how_to_write_it() {
 }
 
 #[test]
+fn a_duration_that_nobody_can_mean_is_refused() {
+    let lab = Lab::new();
+    for line in ["stats --max-age 200000000y", "purge --older-than 1001y"] {
+        lab.run(line).exits(2).says("1000 years are the most");
+    }
+    lab.ok("write 1");
+    assert_eq!(lab.ok("purge --older-than 1000y"), "[purge] deleted=0\n");
+}
+
+#[test]
 fn a_watch_sees_what_others_commit_and_keeps_no_reset_waiting() {
     let lab = Lab::new();
     lab.ok("reset");
@@ -340,6 +350,19 @@ fn fill_shares_its_events_out_among_so_many_loans() {
     assert!(lab.ok("write 1").contains("loan=L-1007 event=evt-1007"), "a number is a loan's and an event's");
     refused(&lab, "fill 2 --aggregates 3", 2).says("2 events cannot be of 3 aggregates").says("--aggregates 1 to 2");
     refused(&lab, "fill 0", 2).says("is not in 1..=10000000");
+}
+
+#[test]
+fn what_is_measured_has_one_name_in_text_and_in_json() {
+    let lab = Lab::new();
+    lab.ok("fill 7");
+    let text = lab.ok("measure marks");
+    assert!(text.starts_with("[measure] marks times=7 seconds=0."), "{text}");
+    let measured = json(&lab.ok("--json measure marks"));
+    assert_eq!(
+        (&measured["line"], &measured["what"], &measured["times"]),
+        (&"measured".into(), &"marks".into(), &0.into())
+    );
 }
 
 #[test]

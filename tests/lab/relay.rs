@@ -2,6 +2,7 @@
 
 mod beside;
 mod envelope;
+mod history;
 mod kills;
 mod leases;
 mod outage;
@@ -14,10 +15,11 @@ mod watching;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::{Ended, Held, Lab, ROOT, not_run, on_each_broker, other_program, wait_for};
+use crate::support::{Ended, Held, Lab, ROOT, freeze, not_run, on_each_broker, other_program, wait_for};
 
 /// Starts a command line, and waits for nothing yet.
 pub fn start(lab: &Lab, line: &str) -> Held {
@@ -127,11 +129,29 @@ pub fn nothing_is_lost_or_out_of_order(lab: &Lab, copies: &[Copy]) {
     assert_eq!(events(lab, "published = 0"), [""; 0], "all of it is marked");
 }
 
-/// The process of the lab's broker, to be frozen; `None` where this Kafka was not started by scripts/kafka.sh.
-pub fn broker_pid(lab: &Lab, test: &str) -> Option<Pid> {
-    if lab.kafka.is_none() {
-        return Some(lab.broker_pid());
+/// The lab's broker, frozen until this goes out of scope, however the test ends.
+pub struct Frozen(pub Pid);
+
+impl Frozen {
+    /// `None` where this Kafka was not started by scripts/kafka.sh.
+    pub fn broker_of(lab: &Lab, test: &str) -> Option<Self> {
+        let pid = match lab.kafka {
+            None => Some(lab.broker_pid()),
+            Some(_) => kafka_pid(test),
+        };
+        let frozen = Self(pid?);
+        freeze(frozen.0);
+        Some(frozen)
     }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+fn kafka_pid(test: &str) -> Option<Pid> {
     let dir = std::env::var("KAFKA_DIR").unwrap_or_else(|_| format!("{ROOT}/.lab/kafka"));
     let how = std::fs::read_to_string(Path::new(&dir).join("how")).unwrap_or_default();
     let pid = how.lines().next().and_then(|line| line.strip_prefix("pid ")?.parse().ok());
@@ -172,7 +192,7 @@ fn everything_pending_is_sent_and_marked_once() {
 fn the_last_line_is_told_in_json_too() {
     let lab = Lab::new();
     lab.ok("write 3");
-    let left = json!({ "leased": 0, "waiting": 0, "held_back": 0, "dead": 0, "unsent": 0 });
+    let left = json!({ "leased": 0, "of_other_shards": 0, "waiting": 0, "held_back": 0, "dead": 0, "unsent": 0 });
     let all = json!({
         "line": "relayed", "acknowledged": 3, "marked": 3, "refused": 0, "rejected": 0, "dead": 0, "left": left,
     });

@@ -319,21 +319,22 @@ impl Held {
     /// Reads on until the next HOLD line.
     #[track_caller]
     pub fn until_hold(&mut self) {
-        loop {
-            match self.stdout.recv_timeout(DEADLINE) {
-                Ok(line) => {
-                    let holds = line.contains("HOLD") || line.starts_with(r#"{"line":"hold""#);
-                    self.printed.push(line);
-                    if holds {
-                        return;
-                    }
-                }
-                Err(_) => {
-                    let told: Vec<_> = self.stderr.try_iter().collect();
-                    panic!("{} came to no HOLD; it printed {:?} and said {told:?}", self.line, self.printed);
-                }
+        if !self.comes_to_hold() {
+            let told: Vec<_> = self.stderr.try_iter().collect();
+            panic!("{} came to no HOLD; it printed {:?} and said {told:?}", self.line, self.printed);
+        }
+    }
+
+    /// Reads on until the next HOLD line; `false` says that it has ended without one.
+    pub fn comes_to_hold(&mut self) -> bool {
+        while let Ok(line) = self.stdout.recv_timeout(DEADLINE) {
+            let holds = line.contains("HOLD") || line.starts_with(r#"{"line":"hold""#);
+            self.printed.push(line);
+            if holds {
+                return true;
             }
         }
+        false
     }
 
     /// Reads on until a line of standard output contains this.

@@ -1,68 +1,55 @@
 //! The broker is away: for a while, for good, or as another one.
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 
-use super::{all_marked, broker_pid, copies, events, nothing_is_lost_or_out_of_order, start, told};
-use crate::support::{Held, Lab, freeze, on_each_broker_alone, wait_for};
+use super::{Frozen, all_marked, copies, events, nothing_is_lost_or_out_of_order, start, told};
+use crate::support::{Lab, on_each_broker_alone};
 
 /// A send timeout that a test can wait for; a real Kafka's first acknowledgement takes up to a second.
 fn timeout(lab: &Lab) -> &'static str {
     if lab.kafka.is_some() { "-X message.timeout.ms=2500" } else { "-X message.timeout.ms=1000" }
 }
 
-/// Reads on until the relay has said that it waits for the broker, and that it gave sends up.
-fn waits(relay: &Held) {
+/// The broker is frozen while a relay stands at that crash point, until it has said that it waits, and goes on.
+fn outlasts(lab: &Lab, test: &str, how: &str, at: &str) {
+    lab.ok("reset --partitions 4");
+    lab.ok("write 10");
+    lab.ok("return 5");
+    let options = format!("{how} --key aggregate --batch 3 {}", timeout(lab));
+    let relay = lab.hold(&format!("--json relay {options} --hold-at {at}"));
+    let Some(broker) = Frozen::broker_of(lab, test) else { return };
+    relay.go_on();
     relay.until_says("what is not marked stays pending, and is sent again");
-    relay.until_says("waiting for the broker: ");
+    if how == "--follow" && at != "before-send" {
+        relay.until_says("waiting for the broker: ");
+    }
+    drop(broker);
+    all_marked(lab);
+    if how == "--follow" {
+        relay.signal(Signal::SIGTERM);
+    }
+    let told = told(&relay.end().exits(0));
+    assert_eq!((&told["marked"], &told["rejected"], &told["dead"]), (&15.into(), &0.into(), &0.into()));
+    assert_eq!(events(lab, "attempts > 0"), [""; 0], "an outage is not poison");
+    nothing_is_lost_or_out_of_order(lab, &copies(lab));
 }
 
 #[test]
-fn a_relay_outlasts_a_broker_that_is_away_for_longer_than_a_send_may_take() {
-    const TEST: &str = "a_relay_outlasts_a_broker_that_is_away";
-    on_each_broker_alone(TEST, |lab| {
-        // Before the topic is known, and in mid-work; one that ends, and one that goes on.
-        for (how, at) in [("--follow", "before-send"), ("--follow", "before-send@6"), ("--once", "before-send@6")] {
-            lab.ok("reset --partitions 4");
-            lab.ok("write 10");
-            lab.ok("return 5");
-            let options = format!("{how} --key aggregate --batch 3 {}", timeout(lab));
-            let relay = lab.hold(&format!("--json relay {options} --hold-at {at}"));
-            let Some(broker) = broker_pid(lab, TEST) else { return };
-            freeze(broker);
-            relay.go_on();
-            if how == "--follow" {
-                waits(&relay)
-            } else {
-                relay.until_says("and is sent again")
-            }
-            kill(broker, Signal::SIGCONT).unwrap();
-            all_marked(lab);
-            if how == "--follow" {
-                relay.signal(Signal::SIGTERM);
-            }
-            let told = told(&relay.end().exits(0));
-            assert_eq!((&told["marked"], &told["rejected"], &told["dead"]), (&15.into(), &0.into(), &0.into()));
-            assert_eq!(events(lab, "attempts > 0"), [""; 0], "an outage is not poison");
-            nothing_is_lost_or_out_of_order(lab, &copies(lab));
-        }
-    });
+fn a_relay_that_follows_outlasts_a_broker_that_is_away_for_longer_than_a_send_may_take() {
+    const TEST: &str = "a_relay_that_follows_outlasts_a_broker_that_is_away";
+    on_each_broker_alone(TEST, |lab| outlasts(lab, TEST, "--follow", "before-send@6"));
 }
 
 #[test]
-fn an_outage_while_it_has_nothing_to_do_does_not_end_a_relay_that_follows() {
-    let lab = Lab::new();
-    lab.ok("reset");
-    let relay = start(&lab, &format!("relay --follow {}", timeout(&lab)));
-    wait_for("its lease", || lab.ok("stats").contains("slots=64").then_some(()));
-    let broker = lab.broker_pid();
-    freeze(broker);
-    lab.ok("write 2");
-    relay.until_says("waiting for the broker: ");
-    kill(broker, Signal::SIGCONT).unwrap();
-    all_marked(&lab);
-    assert_eq!(copies(&lab).len(), 2);
-    relay.signal(Signal::SIGTERM);
-    relay.end().exits(0);
+fn a_relay_that_is_to_end_outlasts_it_too() {
+    const TEST: &str = "a_relay_that_is_to_end_outlasts_it_too";
+    on_each_broker_alone(TEST, |lab| outlasts(lab, TEST, "--once", "before-send@6"));
+}
+
+#[test]
+fn a_broker_that_is_away_before_the_first_send_is_waited_for_too() {
+    const TEST: &str = "a_broker_that_is_away_before_the_first_send_is_waited_for_too";
+    on_each_broker_alone(TEST, |lab| outlasts(lab, TEST, "--follow", "before-send"));
 }
 
 #[test]
@@ -70,12 +57,11 @@ fn when_the_broker_does_not_come_back_a_relay_that_is_to_end_says_what_to_do() {
     let lab = Lab::new();
     lab.ok("write 3");
     let relay = lab.hold("relay --once -X message.timeout.ms=500 --hold-at before-send@2");
-    let broker = lab.broker_pid();
-    freeze(broker);
+    let broker = Frozen::broker_of(&lab, "").unwrap();
     relay.go_on();
-    let ended = relay.end();
-    kill(broker, Signal::SIGCONT).unwrap();
-    ended.exits(4).says("does not answer").says(&format!("kill -CONT {broker}")).names_next_step();
+    let (ended, pid) = (relay.end(), broker.0);
+    drop(broker);
+    ended.exits(4).says("does not answer").says(&format!("kill -CONT {pid}")).names_next_step();
     assert_eq!(lab.counts(), [3, 3, 0, 3]);
     assert_eq!(lab.ok("stats").lines().count(), 1, "its lease was given back");
     lab.ok("relay");

@@ -1,14 +1,16 @@
 //! Rows that are rejected for good, and those that have nothing to do with it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_executor::block_on;
 use nix::sys::signal::Signal;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
 use serde_json::Value;
 
-use super::{all_marked, by_hand, copies, events, first_copies, relay, start};
+use super::{all_marked, by_hand, copies, events, first_copies, relay, rows, start};
 use crate::support::{Lab, on_each_broker, other_program, wait_for};
 
 /// What the client takes: less than a poisoned row.
@@ -153,12 +155,7 @@ fn a_row_is_tried_again_in_time_however_long_the_relay_had_nothing_to_do() {
 #[test]
 fn a_row_that_the_broker_rejects_does_not_count_against_those_that_were_sent_with_it() {
     let Some(mut lab) = Lab::on_kafka("a_row_that_the_broker_rejects_does_not_count_against_others") else { return };
-    let (servers, topic) = lab.kafka.clone().unwrap();
-    let topic = format!("{topic}.small");
-    let admin: AdminClient<_> = ClientConfig::new().set("bootstrap.servers", &servers).create().unwrap();
-    let small = NewTopic::new(&topic, 1, TopicReplication::Fixed(1)).set("max.message.bytes", "4000");
-    block_on(admin.create_topics([&small], &AdminOptions::new())).unwrap().remove(0).unwrap();
-    lab.kafka = Some((servers, topic.clone()));
+    let topic = take_topic_of(&mut lab, "4000");
     lab.ok("write 12");
     lab.ok("return 12");
     by_hand(&lab, "UPDATE outbox SET payload = '\"' || hex(zeroblob(3000)) || '\"' WHERE event_id = 'evt-1005'");
@@ -172,7 +169,51 @@ fn a_row_that_the_broker_rejects_does_not_count_against_those_that_were_sent_wit
         let number = key.strip_prefix("L-").unwrap();
         assert_eq!(events, [format!("evt-{number}"), format!("evt-{number}-returned")], "{key}");
     }
-    block_on(admin.delete_topics(&[&topic], &AdminOptions::new())).unwrap().remove(0).unwrap();
+    drop(topic);
+}
+
+/// Another topic of this test's own, with a limit of the broker's on the size of a request; it goes with the value.
+struct Small(AdminClient<DefaultClientContext>, String);
+
+fn take_topic_of(lab: &mut Lab, max_bytes: &str) -> Small {
+    let (servers, topic) = lab.kafka.clone().unwrap();
+    let topic = format!("{topic}.small");
+    let admin: AdminClient<_> = ClientConfig::new().set("bootstrap.servers", &servers).create().unwrap();
+    let small = NewTopic::new(&topic, 1, TopicReplication::Fixed(1)).set("max.message.bytes", max_bytes);
+    block_on(admin.create_topics([&small], &AdminOptions::new())).unwrap().remove(0).unwrap();
+    lab.kafka = Some((servers, topic.clone()));
+    Small(admin, topic)
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = block_on(self.0.delete_topics(&[&self.1], &AdminOptions::new()));
+    }
+}
+
+/// The client stops at the gap that it leaves, with most of the batch unsent: that is no reason to wait for a time-out.
+#[test]
+fn a_row_that_the_broker_rejects_does_not_hold_the_others_up() {
+    let Some(mut lab) = Lab::on_kafka("a_row_that_the_broker_rejects_does_not_hold_the_others_up") else { return };
+    let _topic = take_topic_of(&mut lab, "1048588");
+    lab.ok("fill 20000 --aggregates 40");
+    by_hand(&lab, "UPDATE outbox SET payload = '\"' || hex(zeroblob(700000)) || '\"' WHERE id = 3000");
+    let begun = Instant::now();
+    let told = relay(&lab, "--key aggregate --on-poison skip --max-attempts 1 -X message.max.bytes=4000000");
+    assert_eq!((&told["marked"], &told["rejected"], &told["dead"]), (&19_999.into(), &1.into(), &1.into()));
+    // A send may take 10 s; all of this takes two.
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert_eq!(events(&lab, "attempts > 0"), ["evt-4000"]);
+    let copies = copies(&lab);
+    let sent: BTreeMap<String, Vec<String>> = first_copies(&copies)
+        .into_iter()
+        .map(|(key, events)| (key.to_owned(), events.into_iter().map(ToOwned::to_owned).collect()))
+        .collect();
+    let mut written: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (event, aggregate) in rows(&lab, "published = 1") {
+        written.entry(aggregate).or_default().push(event);
+    }
+    assert_eq!(sent, written, "in order");
 }
 
 #[test]
@@ -186,4 +227,20 @@ fn a_type_that_no_topic_can_be_named_after_is_the_rows_own_fault() {
     assert_eq!(rejected["error"], "no topic can be named \"outbox.event.loan of/a book\"");
     assert_eq!(events(&lab, "published = 0"), ["evt-1002"]);
     assert!(lab.ok("dead list").contains("no topic can be named"));
+}
+
+#[test]
+fn a_payload_that_is_no_text_goes_out_byte_for_byte_and_an_id_that_is_none_is_named() {
+    let lab = Lab::new();
+    lab.ok("write 3");
+    by_hand(&lab, "UPDATE outbox SET payload = CAST(x'00ff80' AS TEXT) WHERE event_id = 'evt-1002'");
+    assert_eq!(relay(&lab, "")["marked"], 3);
+    let consumed = lab.command(["consume"]).output().unwrap().stdout;
+    assert!(consumed.windows(4).any(|bytes| bytes == b",\0\xff\x80"), "{}", String::from_utf8_lossy(&consumed));
+
+    lab.ok("write 1");
+    by_hand(&lab, "UPDATE outbox SET aggregate_id = CAST(x'ff' AS TEXT) WHERE event_id = 'evt-1004'");
+    lab.run("relay").exits(4).says("the outbox row 4 is not UTF-8 in its column aggregate_id").names_next_step();
+    by_hand(&lab, "UPDATE outbox SET aggregate_id = 'L-1004' WHERE event_id = 'evt-1004'");
+    assert_eq!(relay(&lab, "")["marked"], 1);
 }

@@ -29,6 +29,8 @@ fn what_cannot_be_is_refused_before_anything_is_changed() {
     }
     refused(&lab, "relay --batch 0", 2, "is not in 1..=100000");
     refused(&lab, "relay --max-attempts 0", 2, "is not in 1..=1000");
+    refused(&lab, "relay --lease 86400001ms", 2, "a day (24h) is the most");
+    refused(&lab, "relay --lease 200000000y", 2, "1000 years are the most");
     refused(&lab, "relay --lease 30", 2, "as in 500ms, 30s, 15m or 7d");
     refused(&lab, "relay --owner a/b", 2, "a name is 1 to 64 letters");
     refused(&lab, "relay --once --follow", 2, "cannot be used with");
@@ -51,6 +53,14 @@ fn what_cannot_be_is_refused_before_anything_is_changed() {
     }
     assert_eq!(lab.counts(), [2, 2, 0, 2]);
     assert_eq!(lab.ok("broker status"), "[broker] down\n");
+}
+
+#[test]
+fn a_lease_may_last_a_day() {
+    let lab = Lab::new();
+    lab.ok("write 2");
+    lab.ok("relay --lease 1d");
+    assert_eq!(lab.counts(), [2, 2, 2, 0]);
 }
 
 #[test]

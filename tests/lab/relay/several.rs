@@ -31,8 +31,9 @@ fn a_shard_says_what_it_leaves_to_the_others() {
     lab.ok("fill 64");
     let ended = lab.run("--json relay --shard 2/2").exits(0);
     let told = told(&ended);
-    let (marked, leased) = (told["marked"].as_u64().unwrap(), told["left"]["leased"].as_u64().unwrap());
-    assert!(marked > 0 && leased > 0 && marked + leased == 64, "{told}");
+    let (marked, left) = (told["marked"].as_u64().unwrap(), told["left"]["of_other_shards"].as_u64().unwrap());
+    assert!(marked > 0 && left > 0 && marked + left == 64, "{told}");
+    assert_eq!(told["left"]["leased"], 0, "nobody has leased them");
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 
-use super::{all_marked, broker_pid, copies, relay, start, told};
-use crate::support::{Lab, freeze, on_each_broker, on_each_broker_alone, wait_for};
+use super::{Frozen, all_marked, copies, relay, start, told};
+use crate::support::{Lab, on_each_broker, on_each_broker_alone, wait_for};
 
 #[test]
 fn a_relay_that_is_told_to_stop_gives_its_lease_back_and_is_done() {
@@ -33,14 +33,13 @@ fn what_is_in_flight_is_waited_for_and_marked() {
         lab.ok("write 3");
         let relay = start(lab, "--json relay --follow");
         all_marked(lab);
-        let Some(broker) = broker_pid(lab, TEST) else { return };
-        freeze(broker);
+        let Some(broker) = Frozen::broker_of(lab, TEST) else { return };
         lab.ok("fill 2");
         relay.until_says("waiting for the broker: ");
         relay.signal(Signal::SIGTERM);
         relay.until_says("told to stop: 2 records in flight are waited for");
         lab.ok("write 4");
-        kill(broker, Signal::SIGCONT).unwrap();
+        drop(broker);
         let told = told(&relay.end().exits(0));
         assert_eq!((&told["acknowledged"], &told["marked"]), (&5.into(), &5.into()), "{told}");
         assert_eq!(told["left"]["unsent"], 4, "nothing new is taken, though it is there: {told}");
@@ -54,14 +53,13 @@ fn one_that_is_stopped_in_an_outage_ends_within_its_send_timeout_and_says_what_i
     lab.ok("write 1");
     let relay = start(&lab, "--json relay --follow -X message.timeout.ms=2500");
     all_marked(&lab);
-    let broker = lab.broker_pid();
-    freeze(broker);
+    let broker = Frozen::broker_of(&lab, "").unwrap();
     lab.ok("write 2");
     relay.until_says("waiting for the broker: ");
     relay.signal(Signal::SIGTERM);
     let begun = Instant::now();
     let ended = relay.end();
-    kill(broker, Signal::SIGCONT).unwrap();
+    drop(broker);
     let ended = ended.exits(0).says("sends are in doubt");
     assert!(begun.elapsed().as_secs() < 8, "{:?}", begun.elapsed());
     assert_eq!(told(&ended)["left"]["unsent"], 2);
@@ -75,16 +73,14 @@ fn a_second_signal_ends_it_at_once() {
     lab.ok("write 1");
     let relay = start(&lab, "relay --follow");
     all_marked(&lab);
-    let broker = lab.broker_pid();
-    freeze(broker);
-    lab.ok("write 2");
+    let broker = Frozen::broker_of(&lab, "").unwrap();
+    lab.ok("fill 2");
     relay.until_says("waiting for the broker: ");
     relay.signal(Signal::SIGTERM);
-    // The first is being heeded as soon as the second can come.
-    relay.until_says("waiting for the broker: ");
+    relay.until_says("told to stop: 2 records in flight are waited for");
     relay.signal(Signal::SIGINT);
     let ended = relay.end();
-    kill(broker, Signal::SIGCONT).unwrap();
+    drop(broker);
     ended.exits(130);
     assert_eq!(lab.counts(), [3, 3, 1, 2]);
 }
