@@ -12,7 +12,7 @@ use super::matrix::{Found, Row};
 use super::{Rows, Strategy, Sweep};
 use crate::broker::{Cluster, InFlight, Publisher, Watch};
 use crate::crash::{CrashPoint, HoldAt};
-use crate::event::Incarnation;
+use crate::event::{Incarnation, Record};
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::hint;
@@ -73,7 +73,7 @@ impl<'a> Bench<'a> {
         ended.expect(&line, Exit::Done)?;
         self.drain(strategy, &lab)?;
         let mut control = Row::new(strategy.name(), None, 0);
-        control.found = self.look(strategy, &mut Store::open(&lab.db)?, &lab)?;
+        control.found = look(strategy, &mut Store::open(&lab.db)?, &self.watch.read(&lab.topic)?)?;
         Ok((control, ended.passages()))
     }
 
@@ -101,9 +101,10 @@ impl<'a> Bench<'a> {
         self.sweep.receipts.add(&Receipt { trial, at, pid, signal, in_flight, before, after })?;
         let restart = job.strategy.restarted_by(self.sweep.rows);
         process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
-        let mut found = self.look(job.strategy, &mut store, &lab)?;
+        let records = self.watch.read(&lab.topic)?;
+        let mut found = look(job.strategy, &mut store, &records)?;
         if job.strategy.finds() == Rows::Written {
-            found.unexplained_copies = self.copies_but_for(&pending, &lab)?;
+            found.unexplained_copies = copies_but_for(&pending, &records);
         }
         found.lost_commits = answered.saturating_sub(after.counts.business_loan);
         remove_database(&lab.db);
@@ -197,23 +198,21 @@ impl<'a> Bench<'a> {
         let records = Some(self.watch.end(&lab.topic)?.unsigned_abs());
         Ok(Left { counts: store.counts()?, effects: store.effect_count()?, records })
     }
+}
 
-    /// Copies of events that were not pending at the kill.
-    fn copies_but_for(&self, pending: &BTreeSet<String>, lab: &Lab) -> Result<u64> {
-        let mut seen = BTreeSet::new();
-        let records = self.watch.read(&lab.topic)?;
-        let copies = records.iter().filter_map(|record| record.event_id()).filter(|event_id| !seen.insert(*event_id));
-        Ok(copies.filter(|event_id| !pending.contains(*event_id)).count() as u64)
-    }
+/// Database against topic, and effects against both.
+fn look(strategy: Strategy, store: &mut Store, records: &[Record]) -> Result<Found> {
+    let (loans, outbox) = store.snapshot()?;
+    let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
+    let effects = if strategy.finds() == Rows::Published { Some(store.effects()?) } else { None };
+    Ok(Found::of(&Reconciliation::of(&loans, &outbox, records), &ids, effects.as_deref()))
+}
 
-    /// Database against topic, and effects against both.
-    fn look(&self, strategy: Strategy, store: &mut Store, lab: &Lab) -> Result<Found> {
-        let (loans, outbox) = store.snapshot()?;
-        let records = self.watch.read(&lab.topic)?;
-        let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
-        let effects = if strategy.finds() == Rows::Published { Some(store.effects()?) } else { None };
-        Ok(Found::of(&Reconciliation::of(&loans, &outbox, &records), &ids, effects.as_deref()))
-    }
+/// Copies of events that were not pending at the kill.
+fn copies_but_for(pending: &BTreeSet<String>, records: &[Record]) -> u64 {
+    let mut seen = BTreeSet::new();
+    let copies = records.iter().filter_map(|record| record.event_id()).filter(|event_id| !seen.insert(*event_id));
+    copies.filter(|event_id| !pending.contains(*event_id)).count() as u64
 }
 
 /// The events whose rows are pending.
