@@ -23,12 +23,14 @@ impl Watch {
     /// # Errors
     /// A setting is refused.
     pub fn connect(lab: &Lab, cluster: &Cluster) -> Result<Self> {
-        let mut settings =
-            vec![("group.id", "outbox-lab"), ("enable.auto.commit", "false"), ("auto.offset.reset", "error")];
-        if cluster.is_embedded() {
+        let settings = [
+            ("group.id", "outbox-lab"),
+            ("enable.auto.commit", "false"),
+            ("auto.offset.reset", "error"),
             // A fetch that is still under way when a reading is over keeps the next question waiting.
-            settings.extend([("fetch.wait.max.ms", "1"), ("fetch.error.backoff.ms", "1")]);
-        }
+            ("fetch.wait.max.ms", "1"),
+            ("fetch.error.backoff.ms", "1"),
+        ];
         Ok(Self { consumer: connect(&client_config(lab, cluster.servers(), &settings))? })
     }
 

@@ -12,7 +12,7 @@ use super::matrix::{Found, Row};
 use super::{BATCH, Rows, Strategy, Sweep};
 use crate::broker::{Cluster, InFlight, Publisher, Watch};
 use crate::crash::{CrashPoint, HoldAt};
-use crate::event::Incarnation;
+use crate::event::{Incarnation, Record};
 use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::hint;
@@ -73,7 +73,7 @@ impl<'a> Bench<'a> {
         ended.expect(&line, Exit::Done)?;
         self.drain(strategy, &lab)?;
         let mut control = Row::new(strategy.name(), None, 0);
-        control.found = self.look(strategy, &mut Store::open(&lab.db)?, &lab)?;
+        control.found = look(strategy, &mut Store::open(&lab.db)?, &self.watch.read(&lab.topic)?)?;
         Ok((control, ended.passages()))
     }
 
@@ -93,7 +93,7 @@ impl<'a> Bench<'a> {
         let answered = held.printed().iter().filter(|line| line.contains(" committed")).count() as u64;
         let (pid, signal) = held.kill()?;
         let after = self.left(&store, &lab)?;
-        let unmarked = self.sent_and_not_marked(&mut store, &lab)?;
+        let unmarked = self.sent_and_not_marked(job, &mut store, &lab)?;
         let in_flight = match job.at.point {
             _ if job.strategy.sends_several() => unmarked.iter().cloned().collect(),
             // Those before it were acknowledged.
@@ -104,9 +104,10 @@ impl<'a> Bench<'a> {
         self.sweep.receipts.add(&Receipt { trial, at, pid, signal, in_flight, before, after })?;
         let restart = job.strategy.restarted_by(self.sweep.rows);
         process::run(&lab, &restart)?.expect(&restart, Exit::Done)?;
-        let mut found = self.look(job.strategy, &mut store, &lab)?;
+        let records = self.watch.read(&lab.topic)?;
+        let mut found = look(job.strategy, &mut store, &records)?;
         if job.strategy.finds() == Rows::Written {
-            found.unexplained_copies = self.copies_but_for(unmarked, &lab)?;
+            found.unexplained_copies = copies_but_for(unmarked, &records);
         }
         found.lost_commits = answered.saturating_sub(after.counts.business_loan);
         remove_database(&lab.db);
@@ -127,12 +128,17 @@ impl<'a> Bench<'a> {
         process::wait_for("the marks of a held process", || Ok(store.counts()?.published >= marked))
     }
 
-    /// The events that have a record, and whose rows are pending: a restart sends them once more.
-    fn sent_and_not_marked(&self, store: &mut Store, lab: &Lab) -> Result<BTreeSet<String>> {
+    /// The events that a restart may send once more: those whose rows are pending and, where several are on their way at a
+    /// time, that have a record.
+    fn sent_and_not_marked(&self, job: Job, store: &mut Store, lab: &Lab) -> Result<BTreeSet<String>> {
         let (_, rows) = store.snapshot()?;
-        let pending: BTreeSet<String> =
+        let mut events: BTreeSet<String> =
             rows.into_iter().filter(|row| !row.published).map(|row| row.event.event_id).collect();
-        Ok(self.event_ids(lab)?.into_iter().filter(|event_id| pending.contains(event_id)).collect())
+        if job.strategy.sends_several() {
+            let sent: BTreeSet<String> = self.event_ids(lab)?.into_iter().collect();
+            events.retain(|event_id| sent.contains(event_id));
+        }
+        Ok(events)
     }
 
     fn event_ids(&self, lab: &Lab) -> Result<Vec<String>> {
@@ -213,22 +219,21 @@ impl<'a> Bench<'a> {
         let records = Some(self.watch.end(&lab.topic)?.unsigned_abs());
         Ok(Left { counts: store.counts()?, effects: store.effect_count()?, records })
     }
+}
 
-    /// Copies but for one of each of these.
-    fn copies_but_for(&self, mut unmarked: BTreeSet<String>, lab: &Lab) -> Result<u64> {
-        let mut seen = BTreeSet::new();
-        let copies = self.event_ids(lab)?.into_iter().filter(|event_id| !seen.insert(event_id.clone()));
-        Ok(copies.filter(|event_id| !unmarked.remove(event_id)).count() as u64)
-    }
+/// Database against topic, and effects against both.
+fn look(strategy: Strategy, store: &mut Store, records: &[Record]) -> Result<Found> {
+    let (loans, outbox) = store.snapshot()?;
+    let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
+    let effects = if strategy.finds() == Rows::Published { Some(store.effects()?) } else { None };
+    Ok(Found::of(&Reconciliation::of(&loans, &outbox, records), &ids, effects.as_deref()))
+}
 
-    /// Database against topic, and effects against both.
-    fn look(&self, strategy: Strategy, store: &mut Store, lab: &Lab) -> Result<Found> {
-        let (loans, outbox) = store.snapshot()?;
-        let records = self.watch.read(&lab.topic)?;
-        let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
-        let effects = if strategy.finds() == Rows::Published { Some(store.effects()?) } else { None };
-        Ok(Found::of(&Reconciliation::of(&loans, &outbox, &records), &ids, effects.as_deref()))
-    }
+/// Copies but for one of each of these.
+fn copies_but_for(mut unmarked: BTreeSet<String>, records: &[Record]) -> u64 {
+    let mut seen = BTreeSet::new();
+    let copies = records.iter().filter_map(|record| record.event_id()).filter(|event_id| !seen.insert(*event_id));
+    copies.filter(|event_id| !unmarked.remove(*event_id)).count() as u64
 }
 
 fn remove_database(db: &Path) {
