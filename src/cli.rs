@@ -127,7 +127,7 @@ pub struct RelayArgs {
     #[arg(long)]
     pub once: bool,
     /// Rows that are read, sent and marked together, 1 to 100000
-    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub batch: u32,
     /// What the records are keyed by
     #[arg(long, value_name = "KEY", default_value = "event")]

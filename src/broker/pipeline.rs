@@ -83,12 +83,18 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Connects to the lab's broker. `room` is for how many records there has to be; `settled` is called from a thread of
+    /// Connects to the lab's broker. `room` is for how many records there has to be, `linger_ms` how long a request may wait
+    /// for more of them; `settled` is called from a thread of
     /// the client when a batch has its outcome.
     ///
     /// # Errors
     /// No broker answers, or a setting is refused.
-    pub fn connect(lab: &Lab, room: u32, settled: impl Fn(u64) + Send + Sync + 'static) -> Result<Self> {
+    pub fn connect(
+        lab: &Lab,
+        room: u32,
+        linger_ms: u32,
+        settled: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<Self> {
         if let Some((key, _)) = lab.properties.iter().find(|(key, _)| OWN_PROPERTIES.contains(&key.as_str())) {
             return Err(Failure::usage(
                 format!("the relay's order stands on the property {key}: it does not give it away"),
@@ -100,12 +106,11 @@ impl Pipeline {
             true => &[("enable.idempotence", "false"), ("max.in.flight.requests.per.connection", "1")],
             false => &[("enable.idempotence", "true"), ("enable.gapless.guarantee", "true")],
         };
-        let room = room.max(1_000).to_string();
+        let (room, linger) = (room.max(1_000).to_string(), linger_ms.to_string());
         let mut settings = vec![
             ("acks", "all"),
             ("partitioner", "murmur2_random"),
-            // Long enough for a batch to come together, and short beside a round trip.
-            ("linger.ms", "1"),
+            ("linger.ms", &linger),
             ("queue.buffering.max.messages", &room),
         ];
         settings.extend_from_slice(in_order);
