@@ -106,9 +106,7 @@ fn both(lab: &Lab) -> Result<Vec<LockFile>> {
 /// A file beside the database, by what its name has more.
 pub fn beside_database(lab: &Lab, suffix: &str) -> PathBuf {
     // By whatever way it is named: a symbolic link leads to the same database.
-    let mut name = lab.db.canonicalize().unwrap_or_else(|_| lab.db.clone()).into_os_string();
-    name.push(suffix);
-    name.into()
+    store::beside(&lab.db.canonicalize().unwrap_or_else(|_| lab.db.clone()), suffix)
 }
 
 fn stand(locks: Vec<LockFile>, kind: Kind) -> Result<Presence> {

@@ -22,7 +22,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, Transactio
 
 pub use self::batch::{Access, Batch, Marks, Pending, Standing};
 pub use self::delayed::DelayedStore;
-pub use self::file::refuse_others;
+pub use self::file::{beside, refuse_others};
 pub use self::lease::{Lease, Leased, Turnover};
 pub use self::note::TopicNote;
 pub use self::number::Family;

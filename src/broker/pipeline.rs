@@ -84,8 +84,7 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Connects to the lab's broker. `room` is for how many records there has to be, `linger_ms` how long a request may wait
-    /// for more of them; `settled` is called from a thread of
-    /// the client when a batch has its outcome.
+    /// for more of them; `settled` is called from a thread of the client when a batch has its outcome.
     ///
     /// # Errors
     /// No broker answers, or a setting is refused.

@@ -159,9 +159,8 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
             }
             News::Exhausted { left, is_behind } => {
                 self.is_behind = is_behind;
-                let rows = u32::try_from(left.rows()).unwrap_or(u32::MAX);
                 self.left_unread = left;
-                self.exhausted = Some(Instant::now() + LOOK_AGAIN.max(LOOK_COST * rows));
+                self.exhausted = Some(Instant::now() + LOOK_AGAIN.max(look_cost(left.rows())));
             }
             News::Marked(batch, marks) => {
                 self.marking -= 1;
@@ -218,8 +217,8 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
     /// May rows that were left be sent by now? A pass that began is what looks at them, so also one that always has something
     /// under way has to end.
     fn is_time_to_look_again(&self) -> bool {
-        let rows = u32::try_from(self.all_left().may_go()).unwrap_or(u32::MAX);
-        let at_the_latest = self.begun + LOOK_AT_THE_LATEST.max(LOOK_COST.saturating_mul(rows));
+        let rows = self.all_left().may_go();
+        let at_the_latest = self.begun + LOOK_AT_THE_LATEST.max(look_cost(rows));
         let due = self.exhausted.filter(|_| self.is_idle()).map_or(at_the_latest, |soon| soon.min(at_the_latest));
         (rows > 0 || self.is_behind && self.exhausted.is_some() && self.is_idle()) && Instant::now() >= due
     }
@@ -228,7 +227,8 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         self.flights.iter().map(|flight| flight.batch.len()).sum()
     }
 
-    /// Gives up on what is in flight where the client has stopped, or for too long, and says that the broker is waited for before that.
+    /// Gives up on what is in flight where the client has stopped, or for too long, and says that the broker is waited for
+    /// before that.
     fn look_at_the_oldest(&mut self) {
         if !self.flights.is_empty()
             && !self.is_in_trouble
@@ -380,6 +380,11 @@ impl<'p, 'a, 'b> Pass<'p, 'a, 'b> {
         }
         Ok(())
     }
+}
+
+/// How much later so many rows that were left are looked at again.
+fn look_cost(rows: u64) -> Duration {
+    LOOK_COST.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX))
 }
 
 /// Says why sends have no acknowledgement, and what that means.

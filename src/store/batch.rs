@@ -130,6 +130,10 @@ impl Batch {
 
 const COLUMNS: &str = "id, created_at, event_id, aggregate_id, aggregate_type, payload, tombstone, attempts, dead";
 
+/// Marks the pending rows from one id to another. By the rowid: the partial index would be read while it is written.
+pub(super) const MARK: &str =
+    "UPDATE outbox NOT INDEXED SET published = 1 WHERE id BETWEEN ?1 AND ?2 AND published = 0";
+
 /// How the poll finds the pending rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -245,9 +249,7 @@ impl Store {
             }
         }
         {
-            // By the rowid: the partial index would be read while it is written.
-            let sql = "UPDATE outbox NOT INDEXED SET published = 1 WHERE id BETWEEN ?1 AND ?2 AND published = 0";
-            let mut mark = txn.prepare_cached(sql)?;
+            let mut mark = txn.prepare_cached(MARK)?;
             for run in runs {
                 marks.marked += mark.execute(run)? as u64;
             }

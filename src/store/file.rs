@@ -208,7 +208,8 @@ fn cut_short(path: &Path, header: impl Fn(usize) -> i32) -> Option<(u64, u64)> {
     Some((says, length(path)))
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// A file beside the one at `path`, by what its name has more.
+pub fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

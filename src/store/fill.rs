@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use anyhow::Result;
 use rusqlite::TransactionBehavior;
 
+use super::batch::MARK;
 use super::{Family, Store, number};
 use crate::event::{BOOKS_BEHIND_LOANS, CREATED};
 
@@ -38,7 +39,8 @@ impl Store {
         Ok(numbers)
     }
 
-    /// Marks the next so many pending rows, as cheaply as SQLite can. Returns how many.
+    /// Marks the next so many pending rows, by the statement of every relay that marks batches, and nothing else. Returns how
+    /// many.
     ///
     /// # Errors
     /// The database cannot be written.
@@ -47,8 +49,7 @@ impl Store {
         let ends = "SELECT min(id), max(id) FROM (SELECT id FROM outbox WHERE published = 0 ORDER BY id LIMIT ?1)";
         let ends: (Option<i64>, Option<i64>) =
             txn.prepare_cached(ends)?.query_row([rows], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let mark = "UPDATE outbox NOT INDEXED SET published = 1 WHERE id BETWEEN ?1 AND ?2 AND published = 0";
-        let marked = txn.prepare_cached(mark)?.execute(ends)?;
+        let marked = txn.prepare_cached(MARK)?.execute(ends)?;
         txn.commit()?;
         Ok(marked as u64)
     }

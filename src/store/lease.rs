@@ -71,8 +71,7 @@ impl Store {
         let held = lease.slots();
         let kept = held.without(lost(&txn, lease)?);
         let lost = held.without(kept);
-        let put_off = "UPDATE relay_lease SET expires_at = ?2 WHERE slot IN (SELECT value FROM json_each(?1))";
-        txn.prepare_cached(put_off)?.execute((json(kept)?, expires_at))?;
+        put_off(&txn, kept, expires_at)?;
         let claim = "INSERT INTO relay_lease (slot, owner, token, expires_at)
                      SELECT value, ?2, (SELECT coalesce(max(token), 0) + 1 FROM relay_lease), ?4 FROM json_each(?1)
                      WHERE true
@@ -102,8 +101,7 @@ impl Store {
         let txn = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let held = lease.slots().without(lost(&txn, lease)?);
         // The row stays, with its token: the next claim needs a higher one.
-        let sql = "UPDATE relay_lease SET expires_at = 0 WHERE slot IN (SELECT value FROM json_each(?1))";
-        txn.prepare_cached(sql)?.execute([json(held)?])?;
+        put_off(&txn, held, 0)?;
         txn.commit()?;
         *lease = Lease::of(&lease.owner);
         Ok(())
@@ -121,6 +119,13 @@ impl Store {
             .query_map([now], |row| Ok(Leased { owner: row.get(0)?, slots: row.get(1)?, left_ms: row.get(2)? }))?;
         Ok(leases.collect::<rusqlite::Result<_>>()?)
     }
+}
+
+/// When the lease of these slots ends from now on.
+fn put_off(txn: &Transaction, slots: Slots, expires_at: i64) -> Result<()> {
+    let sql = "UPDATE relay_lease SET expires_at = ?2 WHERE slot IN (SELECT value FROM json_each(?1))";
+    txn.prepare_cached(sql)?.execute((json(slots)?, expires_at))?;
+    Ok(())
 }
 
 fn json(slots: Slots) -> Result<String> {

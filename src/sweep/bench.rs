@@ -17,7 +17,7 @@ use crate::failure::{Exit, Failure};
 use crate::lab::Lab;
 use crate::output::hint;
 use crate::reconcile::Reconciliation;
-use crate::store::Store;
+use crate::store::{Store, beside};
 use crate::trial::{Held, Left, Receipt, fresh_folder, process};
 
 /// One kill to be made.
@@ -142,8 +142,7 @@ impl<'a> Bench<'a> {
     }
 
     fn event_ids(&self, lab: &Lab) -> Result<Vec<String>> {
-        let records = self.watch.read(&lab.topic)?;
-        Ok(records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect())
+        Ok(event_ids(&self.watch.read(&lab.topic)?))
     }
 
     /// What drains after a run without a kill.
@@ -221,12 +220,15 @@ impl<'a> Bench<'a> {
     }
 }
 
+fn event_ids(records: &[Record]) -> Vec<String> {
+    records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect()
+}
+
 /// Database against topic, and effects against both.
 fn look(strategy: Strategy, store: &mut Store, records: &[Record]) -> Result<Found> {
     let (loans, outbox) = store.snapshot()?;
-    let ids: Vec<String> = records.iter().filter_map(|record| record.event_id().map(ToOwned::to_owned)).collect();
     let effects = if strategy.finds() == Rows::Published { Some(store.effects()?) } else { None };
-    Ok(Found::of(&Reconciliation::of(&loans, &outbox, records), &ids, effects.as_deref()))
+    Ok(Found::of(&Reconciliation::of(&loans, &outbox, records), &event_ids(records), effects.as_deref()))
 }
 
 /// Copies but for one of each of these.
@@ -238,8 +240,6 @@ fn copies_but_for(mut unmarked: BTreeSet<String>, records: &[Record]) -> u64 {
 
 fn remove_database(db: &Path) {
     for suffix in ["", "-wal", "-shm", ".alive.lock", ".relay-sweep.lock"] {
-        let mut name = db.as_os_str().to_owned();
-        name.push(suffix);
-        let _ = fs::remove_file(PathBuf::from(name));
+        let _ = fs::remove_file(beside(db, suffix));
     }
 }
